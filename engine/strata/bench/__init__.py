@@ -1,0 +1,1 @@
+"""Measurements: decode speed against the memory bound, perplexity, load."""

@@ -1,0 +1,1 @@
+"""Arguments, help and progress of the `strata` command; no logic."""

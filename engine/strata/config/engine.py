@@ -1,0 +1,48 @@
+"""What a user tunes, grouped; each field has its unit and its reason. Change one with ``dataclasses.replace``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+DTYPES = ("bf16", "int8", "int4")
+DEVICES = ("auto", "cpu", "cuda")
+BLOCK_SIZES = (16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """Where the model runs."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA where there is a card, else the CPU; says which
+    num_threads: int | None = None  # CPU threads for tensors; None: the CPUs that the process may use
+    gpu_memory_utilization: float = 0.90  # share of the card's memory that Strata may fill
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    block_size: int = 16  # tokens a KV block
+    num_kv_tokens: int | None = None  # tokens that fit in the pool; None: what the memory budget leaves
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Which requests run together."""
+
+    max_model_len: int | None = None  # prompt + output tokens of one request; None: what the checkpoint declares
+    max_num_seqs: int = 16  # sequences decoded together
+    max_num_batched_tokens: int = 512  # tokens of one step: decode first, the rest for prefill chunks
+    max_waiting: int = 256  # requests that may queue; more are answered 429
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything the engine process needs to start. Picklable."""
+
+    model: str  # a store, a checkpoint directory, a .gguf file, or builtin://NAME
+    dtype: Literal["bf16", "int8", "int4"] = "int4"
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)

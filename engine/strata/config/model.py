@@ -1,0 +1,86 @@
+"""What a checkpoint's ``config.json`` says about the model, in one frozen dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strata.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding: ``theta`` is the base, ``scaling`` the checkpoint's own table (None is the default)."""
+
+    theta: float = 10_000.0
+    scaling: Mapping[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        """Name of the scaling, "default" when there is none."""
+        table = self.scaling or {}
+        return str(table.get("rope_type", table.get("type", "default")))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of a decoder-only transformer, in the field's own terms (Hugging Face ``config.json`` names)."""
+
+    architecture: str  # first entry of "architectures", e.g. "LlamaForCausalLM"
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope: RopeConfig
+    tie_word_embeddings: bool
+    attention_bias: bool
+    mlp_bias: bool
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_hf(cls, table: Mapping[str, Any], *, origin: str) -> ModelConfig:
+        """Read a Hugging Face ``config.json``; ``origin`` names the file in errors.
+
+        Raises CheckpointError naming the key that is missing or of the wrong type.
+        """
+
+        def need(key: str) -> int:
+            value = table.get(key)
+            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                raise CheckpointError(f"{origin}: {key!r} is {value!r}; a positive integer is needed")
+            return value
+
+        architectures = table.get("architectures")
+        if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+            raise CheckpointError(f"{origin}: 'architectures' is {architectures!r}; a list with the class name is needed")
+        num_heads = need("num_attention_heads")
+        hidden_size = need("hidden_size")
+        # Newer configs keep all of RoPE in one table, "rope_parameters"; older ones have theta beside "rope_scaling".
+        rope = table.get("rope_parameters") or table.get("rope_scaling")
+        theta = (rope or {}).get("rope_theta", table.get("rope_theta", 10_000.0))
+        eos = table.get("eos_token_id")
+        return cls(
+            architecture=architectures[0],
+            vocab_size=need("vocab_size"),
+            hidden_size=hidden_size,
+            intermediate_size=need("intermediate_size"),
+            num_layers=need("num_hidden_layers"),
+            num_heads=num_heads,
+            num_kv_heads=int(table.get("num_key_value_heads") or num_heads),
+            head_dim=int(table.get("head_dim") or hidden_size // num_heads),
+            rms_norm_eps=float(table.get("rms_norm_eps", 1e-6)),
+            max_position_embeddings=need("max_position_embeddings"),
+            rope=RopeConfig(theta=float(theta), scaling=rope),
+            tie_word_embeddings=bool(table.get("tie_word_embeddings", False)),
+            attention_bias=bool(table.get("attention_bias", False)),
+            mlp_bias=bool(table.get("mlp_bias", False)),
+            bos_token_id=table.get("bos_token_id"),
+            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+        )

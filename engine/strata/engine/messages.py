@@ -1,0 +1,86 @@
+"""What the client and the engine process say to each other: frozen, picklable, no tensors, no text of prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.request import GenerationRequest, TokenOutput
+
+# --- client to engine
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue a request."""
+
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Drop a request and free its blocks before the next step; unknown ids are ignored."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """End the process; requests in flight end with ``FinishReason.ABORT``."""
+
+
+Command = Submit | Abort | Shutdown
+
+# --- engine to client
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far the start has come. ``phase`` is "convert" or "load"; bytes are of that phase."""
+
+    phase: str
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine steps from now on. Everything the server needs to know about the model."""
+
+    store_path: str  # directory with tokenizer.json, config.json and the chat template
+    dtype: str
+    device: str  # what was chosen, e.g. "cpu" or "cuda (NVIDIA GeForce RTX 3090)"
+    max_model_len: int
+    num_kv_blocks: int
+    block_size: int
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The scheduler's state after a step."""
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_total_blocks: int
+    num_preemptions: int  # since the start
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """The outputs of one step, for every request that got any."""
+
+    outputs: tuple[TokenOutput, ...]
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine ends. ``is_usage_error``: the user must change something (exit code 2), else it is our fault (1)."""
+
+    message: str
+    is_usage_error: bool
+
+
+Event = LoadProgress | EngineReady | StepOutputs | EngineFailed

@@ -1,0 +1,1 @@
+"""One operation each: a plain torch reference, and faster versions beside it."""

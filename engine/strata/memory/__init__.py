@@ -1,0 +1,1 @@
+"""Bytes: the KV cache's tensors."""

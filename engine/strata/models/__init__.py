@@ -1,0 +1,1 @@
+"""The mathematics of each model; one file per architecture."""

@@ -1,0 +1,1 @@
+"""Bit formats: pack, unpack, sizes, errors."""

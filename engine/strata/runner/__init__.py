@@ -1,0 +1,1 @@
+"""A scheduled batch to tensors to logits."""

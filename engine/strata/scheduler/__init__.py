@@ -1,0 +1,1 @@
+"""Which request runs next; ids only, no tensors."""

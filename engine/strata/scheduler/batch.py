@@ -1,0 +1,33 @@
+"""What the scheduler hands to the runner: ids and positions only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """The part of one sequence that runs in this step.
+
+    token_ids: tokens to run, a prefill chunk or the one last sampled. start: position of the first of them, which is
+    also how many tokens of the sequence the KV cache already holds. block_ids: KV blocks that cover positions
+    0 .. start + len(token_ids) - 1. samples: the logits of the last token are needed, a token is drawn from them.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    start: int
+    block_ids: tuple[int, ...]
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step: decoding sequences first, then prefill chunks."""
+
+    sequences: tuple[ScheduledSequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step runs."""
+        return sum(len(sequence.token_ids) for sequence in self.sequences)

@@ -1,0 +1,1 @@
+"""HTTP and SSE, and the translation of requests to and from the engine's words."""

@@ -1,0 +1,1 @@
+"""Checkpoints in, the store format, and reading it back."""

@@ -1,0 +1,1 @@
+"""Foreign checkpoints: tensors by name, lazily."""

@@ -1,0 +1,1 @@
+"""The Strata operator: turns StrataModel resources into pods that run the engine."""
