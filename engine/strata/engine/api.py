@@ -1,0 +1,56 @@
+"""What the server needs from an engine. ``EngineClient`` is the real one, ``FakeEngine`` the one for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Literal, Protocol
+
+from strata.engine.messages import EngineReady, EngineStats, LoadProgress
+from strata.request import GenerationRequest, TokenOutput
+
+EngineState = Literal["loading", "ready", "failed", "closed"]
+
+
+class Engine(Protocol):
+    """Loads a model, then continues prompts. All methods are called from one asyncio event loop."""
+
+    @property
+    def state(self) -> EngineState:
+        """Starts as "loading"; "failed" lasts until ``close()``."""
+
+    @property
+    def progress(self) -> LoadProgress | None:
+        """How far the start has come; None before the first report."""
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """Facts about the model; None until it is loaded."""
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The scheduler's state after the last step; None until the engine is ready."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the state is "failed"; None in every other state."""
+
+    async def start(self) -> None:
+        """Begin to load; returns at once."""
+
+    async def wait_ready(self) -> EngineReady:
+        """Wait for the end of loading.
+
+        Raises UsageError when the model or the settings are at fault, EngineError when the engine is or was closed.
+        """
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        """Continue one prompt; the last output has a ``finish_reason``: STOP, LENGTH, or ABORT after ``close()``.
+
+        Nothing happens before the first iteration, which raises RequestError for a request that can never be served,
+        OverloadedError when the queue is full, EngineError when the engine is not ready. EngineError is also raised
+        later, when the engine fails. Closing the iterator before its end aborts the request: use
+        ``contextlib.aclosing``, since ``break`` alone closes it only when it is collected.
+        """
+
+    async def close(self) -> None:
+        """End the engine now, in whatever state; open requests end with ``FinishReason.ABORT``. May be called again."""
