@@ -3,17 +3,82 @@
 SHELL := /bin/bash
 
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-UV := $(BIN)/uv
+BIN := .venv/bin
+PREPARE := $(PYTHON) tests/environment.py
+CLUSTER := $(PYTHON) -m tests.cluster
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
+MODEL ?= builtin://smollm2-135m
+DTYPE ?= int4
 
-.PHONY: help
+.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv format constraints manifests \
+  bench-decode bench-perplexity clean clean-cache packages clients
+
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-.PHONY: lint
-lint: ## ruff (lint and format), mypy --strict, import contracts
+demo: packages clients ## a model served on Kubernetes, from nothing to a chat answer (STRATA_KUBECONFIG: on your own cluster)
+	@$(BIN)/python -m tests.e2e.demo
+
+demo-down: ## take the demo down again; nothing of it keeps running
+	@$(PYTHON) -m tests.e2e.demo_down
+
+test: packages venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
+	@$(BIN)/pytest
+
+lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+unit: venv ## the unit tests alone: no cluster, no root
+	@$(BIN)/pytest -m "not cluster"
+
+cluster-test: packages venv parts images ## the tests on a real cluster alone
+	@$(BIN)/pytest -m cluster
+
+cluster-up: packages ## start the local cluster alone
+	@$(CLUSTER) up
+
+cluster-down: ## stop the local cluster and remove it
+	@$(CLUSTER) down
+
+images: packages clients ## build both images (add REGISTRY=host:port to push them)
+	@$(BIN)/python images/build.py $(if $(REGISTRY),--registry $(REGISTRY) --push)
+
+venv: ## .venv with everything that the tests need
+	@$(PREPARE) venv full
+
+format: venv ## format and sort imports
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+constraints: ## pin every Python package anew (constraints.txt)
+	@$(PREPARE) constraints
+
+manifests: venv ## render the CRD and the install manifests again from their sources
+	$(BIN)/python -m strata_operator.api.generate
+
+bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound (MODEL=, DTYPE=)
+	$(BIN)/strata bench decode $(MODEL) --dtype $(DTYPE)
+
+bench-perplexity: venv ## perplexity of each format beside the source's (MODEL=)
+	$(BIN)/strata bench perplexity $(MODEL)
+
+clean: ## remove what was built in the checkout
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find engine operator tests images -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-cache: demo-down ## remove the caches outside the checkout too: cluster parts, stores, images
+	rm -rf $(CACHE)
+	$(PYTHON) images/build.py --remove
+
+packages:
+	@$(PREPARE) packages
+
+clients:
+	@$(PREPARE) venv light
+
+.PHONY: parts
+parts: packages
+	@$(CLUSTER) build

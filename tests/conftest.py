@@ -1,0 +1,47 @@
+"""Fixtures that every test may use: the local cluster, and the images in its registry. Both are made on first use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from images.build import Images
+
+    from tests.cluster import Cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first. A cluster test may have to wait for Go builds on a machine that never ran one."""
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    for item in items:
+        if item.get_closest_marker("cluster") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A running cluster of one real node, with kwok for pretend ones.
+
+    ``STRATA_TEST_CLUSTER=NAME`` takes (or starts) the instance of that name and leaves it running afterwards.
+    """
+    from tests.cluster import Cluster
+
+    kept = os.environ.get("STRATA_TEST_CLUSTER")
+    running = Cluster.up(kept or "test", kwok=True)
+    try:
+        yield running
+    finally:
+        if not kept:
+            running.down()
+
+
+@pytest.fixture(scope="session")
+def images(cluster: Cluster) -> Images:
+    """References of the engine's and the operator's image of this checkout, in the cluster's registry."""
+    from images.build import build
+
+    return build(registry=cluster.registry, push=True)

