@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strata.errors import StrataError
 from strata.request import GenerationRequest, TokenOutput
+from strata.scheduler.batch import EngineStats as EngineStats
 
 # --- client to engine
 
@@ -57,22 +59,19 @@ class EngineReady:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The scheduler's state after a step."""
-
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    num_total_blocks: int
-    num_preemptions: int  # since the start
-
-
-@dataclass(frozen=True, slots=True)
 class StepOutputs:
     """The outputs of one step, for every request that got any."""
 
     outputs: tuple[TokenOutput, ...]
     stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A request was not let in: RequestError if it can never be served, OverloadedError if not now."""
+
+    request_id: str
+    error: StrataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +82,4 @@ class EngineFailed:
     is_usage_error: bool
 
 
-Event = LoadProgress | EngineReady | StepOutputs | EngineFailed
+Event = LoadProgress | EngineReady | StepOutputs | Rejected | EngineFailed
