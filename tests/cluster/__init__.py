@@ -22,7 +22,7 @@ From Python (the repository root must be importable: ``pythonpath = ["."]`` for 
     c.load_image(path)                     # imports an OCI/docker archive into the node, past the registry
     c.push_binary_image("probe", path)     # "10.96.255.2:5000/probe:<digest>": an image that holds one static binary
 
-    c.add_pretend_gpu(count=1, product="NVIDIA-GeForce-RTX-3090", vram_mib=24576)   # on the real node
+    c.add_pretend_gpu(count=1, product="NVIDIA-GeForce-RTX-3090", vram_mib=24576)  # on the real node
     c.remove_pretend_gpu()                 # labels and resource taken back
     c.add_gpu_nodes(500, product="NVIDIA-GeForce-RTX-4090", vram_mib=24564, count=1)  # kwok; returns the node names
     c.remove_gpu_nodes()
@@ -31,3 +31,8 @@ From Python (the repository root must be importable: ``pythonpath = ["."]`` for 
     c.logs("kube-apiserver", lines=50)     # last lines of a process' log
     c.down()                               # nothing left: processes, mounts, namespaces, routes, cgroups, files
 """
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.errors import ClusterError
+
+__all__ = ["Cluster", "ClusterError"]

@@ -1,0 +1,5 @@
+import sys
+
+from tests.cluster.cli import main
+
+sys.exit(main())

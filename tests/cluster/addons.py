@@ -1,0 +1,79 @@
+"""Cluster DNS and the image registry, as processes on the node's address.
+
+DNS is no pod here: it answers from the first second, needs no image, and cannot be evicted by a test.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tests.cluster.instance import Network
+from tests.cluster.machine import CACHE
+from tests.cluster.pki import kubeconfig
+from tests.cluster.service import CONFIG, PKI, Service, Site, flags
+
+_DNS_READY_PORT = 8181
+
+
+def dns_ready_url(network: Network) -> str:
+    """Answers 200 once DNS knows the cluster's Services."""
+    return f"http://{network.node}:{_DNS_READY_PORT}/ready"
+
+
+def dns(site: Site) -> Service:
+    # No `forward`: the world outside is none of a pod's business here, and a wrong name fails at once.
+    corefile = f"""\
+.:53 {{
+    bind {site.network.node}
+    errors
+    health 127.0.0.1:8080
+    ready {site.network.node}:{_DNS_READY_PORT}
+    kubernetes cluster.local in-addr.arpa {{
+        kubeconfig {CONFIG}/dns.kubeconfig
+        ttl 5
+    }}
+    cache 5
+    loadbalance
+}}
+"""
+    return Service(
+        "coredns",
+        ("-conf", str(CONFIG / "Corefile")),
+        files={
+            "Corefile": corefile,
+            "dns.kubeconfig": kubeconfig(site.instance.name, site.network.api_url, PKI, "dns"),
+        },
+    )
+
+
+def registry(site: Site) -> Service:
+    config = {
+        "version": "0.1",
+        "log": {"level": "warn"},
+        "storage": {
+            # In the cache: layers of several GB need not be pushed again after `down` and `up`.
+            "filesystem": {"rootdirectory": str(CACHE / "registry" / site.instance.name)},
+            "delete": {"enabled": True},
+        },
+        "http": {"addr": site.network.registry, "secret": site.instance.name},
+    }
+    return Service(
+        "registry",
+        ("serve", str(CONFIG / "registry.json")),
+        environment={"OTEL_TRACES_EXPORTER": "none"},
+        files={"registry.json": json.dumps(config, indent=2) + "\n"},
+    )
+
+
+def kwok(site: Site) -> Service:
+    """Plays the kubelet for nodes that do not exist."""
+    return Service(
+        "kwok",
+        flags(
+            kubeconfig=CONFIG / "kwok.kubeconfig",
+            manage_nodes_with_annotation_selector="kwok.x-k8s.io/node=fake",
+            cidr=site.network.pretend_pods,
+            node_lease_duration_seconds=40,
+        ),
+        files={"kwok.kubeconfig": kubeconfig(site.instance.name, site.network.api_url, PKI, "admin")},
+    )

@@ -1,0 +1,3 @@
+module strata.local/cluster/images
+
+go 1.26.0
