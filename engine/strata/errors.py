@@ -9,6 +9,7 @@
     │   └── RequestError               an API request that cannot be served as it stands (HTTP 400)
     │       └── UnknownModelError      a model name that is not served here (HTTP 404)
     └── EngineError                    the engine itself failed (CLI exit code 1, HTTP 5xx)
+        ├── NotReadyError              the model is still loading; try later (HTTP 503)
         └── OverloadedError            no room to queue the request now; try later (HTTP 429)
 
 Every message says what was given, what is allowed, and what to do. Library errors are translated into this tree where
@@ -60,6 +61,10 @@ class UnknownModelError(RequestError):
 
 class EngineError(StrataError):
     """The engine failed; the request may be sound."""
+
+
+class NotReadyError(EngineError):
+    """The model is still loading; the same request may succeed later."""
 
 
 class OverloadedError(EngineError):

@@ -1,0 +1,47 @@
+"""Errors as OpenAI's clients expect them: a status, and ``{"error": {message, type, param, code}}``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from strata.errors import NotReadyError, OverloadedError, RequestError, StrataError, UnknownModelError
+
+RETRY_LOADING_SECONDS = 5
+RETRY_OVERLOADED_SECONDS = 1
+
+_STATUS_OF_CODE = {"request_too_large": 413}
+
+
+def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """OpenAI's error object."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def describe(error: StrataError) -> tuple[int, dict[str, Any]]:
+    """HTTP status and body for an error of the one tree."""
+    message = str(error)
+    match error:
+        case UnknownModelError():
+            return 404, error_body(message, "invalid_request_error", param=error.param, code=error.code)
+        case RequestError():
+            status = _STATUS_OF_CODE.get(error.code or "", 400)
+            return status, error_body(message, "invalid_request_error", param=error.param, code=error.code)
+        case NotReadyError():
+            return 503, error_body(message, "service_unavailable_error", code="model_loading")
+        case OverloadedError():
+            return 429, error_body(message, "rate_limit_error", code="engine_overloaded")
+        case _:
+            return 500, error_body(message, "server_error", code="engine_error")
+
+
+def error_response(error: StrataError) -> JSONResponse:
+    """The whole response, with ``Retry-After`` where waiting helps."""
+    status, body = describe(error)
+    headers = {}
+    if isinstance(error, NotReadyError):
+        headers["Retry-After"] = str(RETRY_LOADING_SECONDS)
+    elif isinstance(error, OverloadedError):
+        headers["Retry-After"] = str(RETRY_OVERLOADED_SECONDS)
+    return JSONResponse(body, status, headers)

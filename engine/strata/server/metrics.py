@@ -1,0 +1,102 @@
+"""What Prometheus reads at ``/metrics``; ``docs/metrics.md`` explains each. One registry a server, none global."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+import strata
+from strata.engine.api import Engine
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OUTCOMES = ("stop", "length", "abort", "error", "rejected", "overloaded", "unavailable")
+
+_TTFT_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
+_ITL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+_DURATION_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
+
+
+class Metrics:
+    """Counted by the service as requests run; the engine's state is read when Prometheus asks."""
+
+    def __init__(self, engine: Engine, *, model_name: str) -> None:
+        # The creation times would double the number of series, and nobody asks for them.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        self.prompt_tokens = Counter("strata_prompt_tokens", "Prompt tokens of requests that ran.", registry=registry)
+        self.generation_tokens = Counter("strata_generation_tokens", "Tokens generated.", registry=registry)
+        self.time_to_first_token = Histogram(
+            "strata_time_to_first_token_seconds",
+            "From the arrival of a request to its first token.",
+            buckets=_TTFT_SECONDS,
+            registry=registry,
+        )
+        self.inter_token_latency = Histogram(
+            "strata_inter_token_latency_seconds",
+            "Between one token of an answer and the next.",
+            buckets=_ITL_SECONDS,
+            registry=registry,
+        )
+        self.request_duration = Histogram(
+            "strata_request_duration_seconds",
+            "From the arrival of a request to the end of its answer.",
+            buckets=_DURATION_SECONDS,
+            registry=registry,
+        )
+        self.requests = Counter("strata_requests", "Requests by how they ended.", ["outcome"], registry=registry)
+        for outcome in OUTCOMES:
+            self.requests.labels(outcome)  # a series that starts at zero can be rated from its first event on
+        registry.register(_EngineState(engine, model_name))
+
+    def render(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)
+
+
+class _EngineState(Collector):
+    """Gauges that mirror the engine; reading them at scrape time costs the token path nothing."""
+
+    def __init__(self, engine: Engine, model_name: str) -> None:
+        self._engine = engine
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        ready, progress, stats = self._engine.ready, self._engine.progress, self._engine.stats
+        yield GaugeMetricFamily(
+            "strata_engine_ready", "1 while the engine serves, else 0.", value=self._engine.state == "ready"
+        )
+        build = InfoMetricFamily("strata_build", "Version, and what is served.")
+        build.add_metric(
+            [],
+            {
+                "version": strata.__version__,
+                "model": self._model_name,
+                "dtype": ready.dtype if ready else "",
+                "device": ready.device if ready else "",
+            },
+        )
+        yield build
+        load = GaugeMetricFamily("strata_load_bytes", "Bytes of the present or last load phase.", labels=["state"])
+        load.add_metric(["done"], progress.bytes_done if progress else 0)
+        load.add_metric(["total"], progress.bytes_total if progress else 0)
+        yield load
+        yield GaugeMetricFamily(
+            "strata_requests_running", "Requests that hold KV blocks.", value=stats.num_running if stats else 0
+        )
+        yield GaugeMetricFamily(
+            "strata_requests_waiting", "Requests in the queue.", value=stats.num_waiting if stats else 0
+        )
+        blocks = GaugeMetricFamily("strata_kv_blocks", "Blocks of the KV cache.", labels=["state"])
+        free, total = (stats.num_free_blocks, stats.num_total_blocks) if stats else (0, 0)
+        blocks.add_metric(["free"], free)
+        blocks.add_metric(["used"], total - free)
+        yield blocks
+        yield CounterMetricFamily(
+            "strata_preemptions",
+            "Requests put back into the queue for want of KV blocks.",
+            value=stats.num_preemptions if stats else 0,
+        )

@@ -1,0 +1,123 @@
+"""What the server knows of the model that the engine loaded: tokenizer, chat template, limits and defaults."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from strata.engine.messages import EngineReady
+from strata.errors import RequestError
+from strata.request import SamplingParams
+from strata.server.chat import ChatTemplate
+from strata.server.schemas import ChatMessage, Sampling
+from strata.server.tokenizer import Detokenizer, Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_DEFAULTS = ("temperature", "top_p", "top_k", "repetition_penalty")
+
+
+class ServedModel:
+    """Reads the store directory of ``ready``. Raises CheckpointError naming the file that is missing or unusable."""
+
+    def __init__(self, ready: EngineReady) -> None:
+        directory = Path(ready.store_path)
+        self.max_model_len = ready.max_model_len
+        self._vocab_size = ready.vocab_size
+        self._tokenizer = Tokenizer(directory)
+        template = self._tokenizer.chat_template
+        self._template = (
+            None if template is None else ChatTemplate(template[0], self._tokenizer.special_tokens, origin=template[1])
+        )
+        self._defaults = _generation_defaults(directory / "generation_config.json")
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+        """The prompt that the checkpoint's template makes of a conversation."""
+        if self._template is None:
+            raise RequestError(
+                "this model has no chat template, so it serves no chats; use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        # "developer" is OpenAI's later name for "system"; templates know the older one.
+        turns = [
+            {"role": "system" if message.role == "developer" else message.role, "content": message.text}
+            | ({} if message.name is None else {"name": message.name})
+            for message in messages
+        ]
+        # The template writes the special tokens itself.
+        return tuple(self._tokenizer.encode(self._template.render(turns), add_special_tokens=False))
+
+    def encode_prompt(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        """A bare text with the special tokens that the checkpoint puts around it, or token ids as they are."""
+        if isinstance(prompt, str):
+            return tuple(self._tokenizer.encode(prompt, add_special_tokens=True))
+        wrong = next((token_id for token_id in prompt if not 0 <= token_id < self._vocab_size), None)
+        if wrong is not None:
+            raise RequestError(
+                f"'prompt' has the token id {wrong}; this model's ids go from 0 to {self._vocab_size - 1}",
+                param="prompt",
+                code="invalid_value",
+            )
+        return tuple(prompt)
+
+    def sampling(self, body: Sampling, num_prompt_tokens: int, *, param: str) -> SamplingParams:
+        """The request's own values, else the checkpoint's, else OpenAI's. ``param`` is the field that holds the prompt.
+
+        Raises RequestError when prompt and answer do not fit into the context.
+        """
+        room = self.max_model_len - num_prompt_tokens
+        if num_prompt_tokens == 0:
+            raise RequestError("the prompt is empty; give at least one token", param=param, code="invalid_value")
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {num_prompt_tokens} tokens; max-model-len is {self.max_model_len} tokens for prompt "
+                f"and answer together, so a prompt may have at most {self.max_model_len - 1}",
+                param=param,
+                code="context_length_exceeded",
+            )
+        limit = body.token_limit
+        if limit is not None and limit > room:
+            raise RequestError(
+                f"the prompt has {num_prompt_tokens} tokens and 'max_tokens' is {limit}, {num_prompt_tokens + limit} "
+                f"together; max-model-len is {self.max_model_len}, which leaves {room} for the answer",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        chosen = {name: getattr(body, name) for name in _DEFAULTS}
+        default = {name: getattr(self._defaults, name) for name in _DEFAULTS}
+        given = {name: default[name] if value is None else value for name, value in chosen.items()}
+        return SamplingParams(
+            max_tokens=room if limit is None else limit,
+            seed=body.seed,
+            stop_token_ids=tuple(body.stop_token_ids or ()),
+            ignore_eos=body.ignore_eos,
+            # -1 is what some clients call "off".
+            **{name: max(value, 0) for name, value in given.items() if value is not None},
+        )
+
+    def detokenizer(self) -> Detokenizer:
+        """One for each answer."""
+        return self._tokenizer.detokenizer()
+
+
+def _generation_defaults(path: Path) -> Sampling:
+    """The sampling values of ``generation_config.json``; one out of range is left out, with a warning."""
+    table: object = {}
+    if path.is_file():
+        try:
+            table = json.loads(path.read_bytes())
+        except ValueError as error:
+            logger.warning("%s is not JSON (%s); OpenAI's defaults are used", path, error)
+    values = {name: table[name] for name in _DEFAULTS if name in table} if isinstance(table, dict) else {}
+    for name in list(values):
+        try:
+            Sampling.model_validate({name: values[name]})
+        except ValidationError:
+            allowed = Sampling.model_fields[name].description
+            logger.warning("%s: %s is %r, ignored; it must be %s", path, name, values.pop(name), allowed)
+    return Sampling.model_validate(values)

@@ -1,0 +1,118 @@
+"""Sending an answer, streamed or in one piece, and ending the generation as soon as nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from strata.errors import StrataError
+from strata.request import FinishReason
+from strata.server.envelope import Envelope, failure
+from strata.server.failures import describe
+from strata.server.service import Job, Piece, Service
+
+logger = logging.getLogger(__name__)
+
+# A stream's headers wait this long for the first token, so that a failure before it gets a status of its own; then they
+# go out, since proxies and clients give up on a server that says nothing.
+_HEADER_WAIT_SECONDS = 1.0
+
+
+class Answer(Response):
+    """An ASGI response that runs one job. Subclasses say how it is sent."""
+
+    def __init__(self, service: Service, job: Job, envelope: Envelope) -> None:
+        super().__init__()
+        self._service = service
+        self._job = job
+        self._envelope = envelope
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer. Raises StrataError as long as nothing has been sent."""
+        answer = asyncio.ensure_future(self._send(send))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                answer.result()
+        finally:
+            await _cancel(answer, disconnect)
+
+    def _send(self, send: Send) -> Coroutine[Any, Any, None]:
+        raise NotImplementedError
+
+
+class WholeAnswer(Answer):
+    """One JSON body when the answer is complete."""
+
+    async def _send(self, send: Send) -> None:
+        texts, piece = [], None
+        async with aclosing(self._service.generate(self._job)) as pieces:
+            async for piece in pieces:
+                texts.append(piece.text)
+        assert piece is not None, "an answer has a last piece"
+        assert piece.finish_reason is not None, "the last piece says why it is the last"
+        body = self._envelope.whole("".join(texts), piece.finish_reason, piece.num_tokens)
+        length = str(len(body)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class StreamedAnswer(Answer):
+    """Server-sent events, a chunk for every piece of text."""
+
+    async def _send(self, send: Send) -> None:
+        envelope = self._envelope
+        async with aclosing(self._service.generate(self._job)) as pieces:
+            first = asyncio.ensure_future(_first(pieces))
+            try:
+                await asyncio.wait({first}, timeout=_HEADER_WAIT_SECONDS)
+                if first.done():
+                    first.result()  # a failure now is still an ordinary error response
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                headers.append((b"x-accel-buffering", b"no"))  # or nginx collects the chunks
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await _body(send, envelope.opening())
+                try:
+                    await self._send_piece(send, await first)
+                    async for piece in pieces:
+                        await self._send_piece(send, piece)
+                except StrataError as error:
+                    logger.error("%s ends in mid-stream: %s", self._job.request.request_id, error)
+                    await _body(send, failure(describe(error)[1]), more=False)
+            finally:
+                await _cancel(first)
+
+    async def _send_piece(self, send: Send, piece: Piece) -> None:
+        text, num_tokens, reason = piece
+        if reason is None:
+            await send({"type": "http.response.body", "body": self._envelope.text(text), "more_body": True})
+        else:
+            await _body(send, self._envelope.closing(text, FinishReason(reason), num_tokens), more=False)
+
+
+async def _first(pieces: AsyncGenerator[Piece, None]) -> Piece:
+    return await anext(pieces)
+
+
+async def _body(send: Send, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel what still runs and wait for its end, so that nothing outlives its request."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,157 @@
+"""Text to token ids, and back while they arrive.
+
+Detokenising works on bytes: every token stands for some bytes, and a UTF-8 decoder turns their stream into text. So a
+character that is spread over tokens comes out whole, and each token costs one table look-up however long the answer is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from strata.errors import CheckpointError
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """The tokenizer of a store directory: ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    Raises CheckpointError naming the file that is missing or cannot be used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; a model needs its tokenizer to be served")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            table = json.loads(path.read_bytes())
+        except Exception as error:
+            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._bytes = _TokenBytes(self._tokenizer, table, origin=str(path))
+        self._config = _read_object(directory / "tokenizer_config.json")
+        self._template_path = directory / "chat_template.jinja"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids; ``add_special_tokens`` puts what the checkpoint wants around a bare text (mostly its BOS)."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def detokenizer(self) -> Detokenizer:
+        """One for each answer."""
+        return Detokenizer(self._bytes)
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """What chat templates call special tokens by, e.g. ``{"bos_token": "<s>"}``."""
+        values = {name: self._config.get(name) for name in _SPECIAL_NAMES}
+        contents = {name: value["content"] if isinstance(value, dict) else value for name, value in values.items()}
+        return {name: content for name, content in contents.items() if isinstance(content, str)}
+
+    @property
+    def chat_template(self) -> tuple[str, str] | None:
+        """The template's text and the file it comes from; None when the checkpoint has none."""
+        if self._template_path.is_file():
+            return self._template_path.read_text("utf-8"), str(self._template_path)
+        template = self._config.get("chat_template")
+        if isinstance(template, list):  # several, by name
+            template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
+        return None if template is None else (str(template), "tokenizer_config.json")
+
+
+class Detokenizer:
+    """The text of one answer, as far as it is certain."""
+
+    def __init__(self, table: Mapping[int, bytes]) -> None:
+        self._table = table
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def feed(self, token_ids: Iterable[int]) -> str:
+        """Add tokens; gives the new text up to the last whole character."""
+        table = self._table
+        return self._decode(b"".join([table[token_id] for token_id in token_ids]))
+
+    def flush(self) -> str:
+        """What is left when no more tokens come: U+FFFD for a character that stayed incomplete, else nothing."""
+        return self._decode(b"", True)
+
+
+class _TokenBytes(dict[int, bytes]):
+    """Token id to the bytes it stands for, filled as ids are met. Special tokens and unknown ids stand for none."""
+
+    def __init__(self, tokenizer: Any, table: Mapping[str, Any], *, origin: str) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+        steps = _steps(table.get("decoder"))
+        kinds = [step.get("type") for step in steps]
+        self._byte_level = _byte_level_alphabet() if "ByteLevel" in kinds else None
+        self._byte_fallback = "ByteFallback" in kinds
+        self._replacements = [pair for step in steps if (pair := _replacement(step)) is not None]
+        if self._byte_level is None and not self._byte_fallback and not self._replacements:
+            found = ", ".join(map(str, kinds)) or "none"
+            raise CheckpointError(
+                f"{origin}: the decoder is {found}; Strata knows ByteLevel, ByteFallback, Metaspace and Replace"
+            )
+        self.update((token["id"], b"") for token in table.get("added_tokens") or () if token.get("special"))
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._tokenizer.id_to_token(token_id)
+        self[token_id] = value = b"" if token is None else self._convert(token)
+        return value
+
+    def _convert(self, token: str) -> bytes:
+        if self._byte_level is not None:
+            # Tokens added beside the vocabulary are plain text: they hold characters outside the alphabet.
+            values = [self._byte_level.get(character) for character in token]
+            return token.encode() if None in values else bytes(value for value in values if value is not None)
+        if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(match[1])
+        for old, new in self._replacements:
+            token = token.replace(old, new)
+        return token.encode()
+
+
+def _steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    if decoder is None:
+        return []
+    if decoder.get("type") == "Sequence":
+        return [step for part in decoder.get("decoders", ()) for step in _steps(part)]
+    return [decoder]
+
+
+def _replacement(step: Mapping[str, Any]) -> tuple[str, str] | None:
+    if step.get("type") == "Metaspace":
+        return str(step.get("replacement", "▁")), " "
+    pattern = step.get("pattern")
+    if step.get("type") == "Replace" and isinstance(pattern, dict) and "String" in pattern:
+        return str(pattern["String"]), str(step.get("content", ""))
+    return None
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins: a byte that prints is itself, the others follow from U+0100 on, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (value for value in range(256) if value not in printable)
+    return {chr(value): value for value in printable} | {chr(0x100 + n): value for n, value in enumerate(others)}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        table = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{path} holds no JSON object")
+    return table

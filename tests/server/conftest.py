@@ -1,0 +1,164 @@
+"""A tiny store (a real tokenizer and chat template, no weights), and servers over the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import uvicorn
+from fastapi.testclient import TestClient
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from strata.engine.fake import FAKE_READY, FakeEngine
+from strata.request import GenerationRequest
+from strata.server.app import create_app
+from strata.server.service import Service
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]  # ids 0, 1, 2; 0 ends a sequence of the fake engine
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as the engine reports it: tokenizer.json, tokenizer_config.json, generation_config.json."""
+    directory = tmp_path_factory.mktemp("store")
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog, hello world"] * 3, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"chat_template": CHAT_TEMPLATE, "bos_token": None, "eos_token": {"content": "<|end|>"}}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    (directory / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20}))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def encode(store: Path) -> Callable[[str], list[int]]:
+    """Text to the ids of the tiny tokenizer."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(store / "tokenizer.json"))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server in this process, without sockets."""
+
+    engine: FakeEngine
+    service: Service
+    client: TestClient
+
+    def chat(self, **fields: Any) -> Any:
+        """POST a chat of one message, with these fields beside it or instead."""
+        body = {"messages": [{"role": "user", "content": "hello"}], **fields}
+        return self.client.post("/v1/chat/completions", json=body)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The value of one sample of the registry."""
+        return self.service.metrics.registry.get_sample_value(name, labels)
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def make_engine(store: Path, encode: Callable[[str], list[int]]) -> Callable[..., FakeEngine]:
+    """A fake engine over the tiny store, which answers every request with ``text``."""
+
+    def make(
+        text: str = "hello world", *, max_model_len: int = 256, directory: Path = store, **options: Any
+    ) -> FakeEngine:
+        def script(_: GenerationRequest) -> list[int]:
+            return encode(text)
+
+        ready = replace(FAKE_READY, store_path=str(directory), max_model_len=max_model_len, vocab_size=300)
+        return FakeEngine(options.pop("script", script), ready=ready, **options)
+
+    return make
+
+
+@pytest.fixture
+def serve(make_engine: Callable[..., FakeEngine]) -> Iterator[Serve]:
+    """Start a server over a fake engine (its options are those of ``make_engine``) and wait until it is ready."""
+    with ExitStack() as stack:
+
+        def start(text: str = "hello world", *, wait: bool = True, **options: Any) -> Served:
+            engine = make_engine(text, **options)
+            service = Service(engine, model_names=("tiny", "alias"))
+            client = stack.enter_context(TestClient(create_app(service), raise_server_exceptions=False))
+            if wait:
+                assert client.portal is not None
+                client.portal.call(service.wait_ready)
+            return Served(engine, service, client)
+
+        yield start
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server behind a real socket, in a thread of its own."""
+
+    engine: FakeEngine
+    service: Service
+    port: int
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait_until(self, condition: Callable[[FakeEngine], bool]) -> None:
+        """Wait until the engine is in a state; the test's own timeout ends what never comes."""
+        asyncio.run_coroutine_threadsafe(self.engine.wait_until(condition), self.loop).result()
+
+
+@contextmanager
+def run_live(engine: FakeEngine) -> Iterator[Live]:
+    """uvicorn as ``strata serve`` runs it, on a free port."""
+    service = Service(engine, model_names=("tiny",))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, loop="uvloop", http="httptools"))
+    started: list[asyncio.AbstractEventLoop] = []
+    ready = threading.Event()
+
+    async def main() -> None:
+        started.append(asyncio.get_running_loop())
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        await service.wait_ready()
+        ready.set()
+        await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert ready.wait(30), "the server did not start"
+    try:
+        yield Live(engine, service, listener.getsockname()[1], started[0])
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def live(make_engine: Callable[..., FakeEngine]) -> Iterator[Callable[..., Live]]:
+    """Start a server behind a real socket over a fake engine; options are those of ``make_engine``."""
+    with ExitStack() as stack:
+        yield lambda text="hello world", **options: stack.enter_context(run_live(make_engine(text, **options)))
