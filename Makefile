@@ -44,7 +44,7 @@ cluster-down: ## stop the local cluster and remove it
 	@$(CLUSTER) down
 
 images: packages clients ## build both images (add REGISTRY=host:port to push them)
-	@$(BIN)/python images/build.py $(if $(REGISTRY),--registry $(REGISTRY) --push)
+	@$(BIN)/python -m images.build $(if $(REGISTRY),--registry $(REGISTRY) --push)
 
 venv: ## .venv with everything that the tests need
 	@$(PREPARE) venv full
@@ -71,7 +71,7 @@ clean: ## remove what was built in the checkout
 
 clean-cache: demo-down ## remove the caches outside the checkout too: cluster parts, stores, images
 	rm -rf $(CACHE)
-	$(PYTHON) images/build.py --remove
+	$(PYTHON) -m images.build --remove
 
 packages:
 	@$(PREPARE) packages

