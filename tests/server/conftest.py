@@ -141,8 +141,6 @@ def run_live(engine: FakeEngine) -> Iterator[Live]:
     async def main() -> None:
         started.append(asyncio.get_running_loop())
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
         await service.wait_ready()
         ready.set()
         await serving

@@ -174,7 +174,7 @@ def _allowed_methods(app: FastAPI, request: Request) -> set[str]:
 
 
 def _reason(service: Service) -> str:
-    return service.failure or f"the engine is {service.state}"
+    return str(service.error or f"the engine is {service.state}")
 
 
 async def _read(request: Request) -> bytes:

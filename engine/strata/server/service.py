@@ -53,34 +53,35 @@ class Service:
         self.metrics = Metrics(engine, model_name=model_names[0])
         self.created = int(time.time())
         self._model: ServedModel | None = None
-        self._failure: StrataError | None = None
+        self._error: StrataError | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._loaded = asyncio.Event()  # or failed to
 
     # --- life
 
     async def start(self) -> None:
-        """Begin to load; returns at once."""
-        await self.engine.start()
+        """Begin to load; returns at once. What goes wrong, now or later, is in ``error``."""
         self._loading = asyncio.create_task(self._load())
 
     async def _load(self) -> None:
         try:
+            await self.engine.start()
             ready = await self.engine.wait_ready()
             self._model = await asyncio.to_thread(ServedModel, ready)
         except StrataError as error:
-            self._failure = error
+            self._error = error
         except Exception as error:
-            logger.exception("loading the tokenizer failed")
-            self._failure = EngineError(f"loading the tokenizer failed: {type(error).__name__}: {error}")
+            logger.exception("loading failed")
+            self._error = EngineError(f"loading failed: {type(error).__name__}: {error}")
+        finally:
+            self._loaded.set()
 
     async def wait_ready(self) -> ServedModel:
         """Wait for the end of loading. Raises UsageError or EngineError, whichever ended it."""
-        assert self._loading is not None, "start() comes first"
-        await asyncio.shield(self._loading)
-        if self._failure is not None:
-            raise self._failure
-        assert self._model is not None
-        return self._model
+        await self._loaded.wait()
+        if self._error is not None:
+            raise self._error
+        return self.model()
 
     async def close(self) -> None:
         """End the engine and what waits for it."""
@@ -91,14 +92,18 @@ class Service:
     @property
     def state(self) -> EngineState:
         """The engine's state, and "loading" until the tokenizer is there as well."""
-        if self.failure is not None:
+        if self.engine.state == "closed":
+            return "closed"
+        if self.error is not None:
             return "failed"
-        return "loading" if self.engine.state == "ready" and self._model is None else self.engine.state
+        return "ready" if self._model is not None else "loading"
 
     @property
-    def failure(self) -> str | None:
-        """Why the state is "failed"."""
-        return self.engine.failure if self._failure is None else str(self._failure)
+    def error(self) -> StrataError | None:
+        """What ended the service, at its start or later; UsageError when the user must change something."""
+        if self._error is None and self.engine.state == "failed" and self._loaded.is_set():
+            return EngineError(self.engine.failure or "the engine failed")
+        return self._error
 
     @property
     def progress(self) -> LoadProgress | None:
@@ -109,11 +114,11 @@ class Service:
 
     def model(self) -> ServedModel:
         """The loaded model. Raises NotReadyError while there is none, EngineError when there never will be."""
-        if self._model is not None and self.engine.state == "ready":
-            return self._model
         if self.state == "loading":
             raise NotReadyError(f"the model is still loading ({self._describe_progress()}); try again later")
-        raise EngineError(f"the engine is {self.state}" + (f": {self.failure}" if self.failure else ""))
+        if self.state != "ready" or self._model is None:
+            raise EngineError(f"the engine is {self.state}" + (f": {self.error}" if self.error else ""))
+        return self._model
 
     def check_name(self, name: str | None) -> str:
         """The name under which to answer. Raises UnknownModelError with the names that are served."""

@@ -1,0 +1,59 @@
+"""How `strata` reads its command line: values with ranges, help with examples, errors that say what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+from strata.errors import OptionError
+
+INSTALL_HINT = "pip install 'strata-engine[serve]'"
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises OptionError where argparse would print and exit; shows the epilog's examples as they are written."""
+
+    def __init__(self, **options: object) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options["allow_abbrev"] = False
+        super().__init__(**options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
+
+
+def whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    """A whole number from ``low`` to ``high``, both included."""
+    allowed = f"a whole number from {low} to {high}" if high is not None else f"a whole number of {low} or more"
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give {allowed}")
+        return value
+
+    return convert
+
+
+def share(text: str) -> float:
+    """A number above 0, up to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number above 0, up to 1")
+    return value
+
+
+def require(*modules: str) -> None:
+    """Raises OptionError with what to install when one of them is not there. Imports none of them."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {INSTALL_HINT}")

@@ -1,0 +1,103 @@
+"""`strata chat`: a conversation with a running server, on the standard library alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from strata.errors import OptionError, StrataError
+
+if TYPE_CHECKING:
+    from strata.cli.client import Client
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+EPILOG = """examples:
+  strata chat                                       talk; /reset starts afresh, /exit ends, Ctrl-C stops an answer
+  strata chat "Why is the sky blue?"                one answer
+  strata chat --system "Answer in French." --url http://gpu-box:8000
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command and its options."""
+    parser = commands.add_parser(
+        "chat",
+        help="talk to a running server",
+        description="Talk to a running server; answers are shown as they come.",
+        epilog=EPILOG,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="one question (default: a conversation)")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"address of the server (default: {DEFAULT_URL})")
+    parser.add_argument("--model", metavar="NAME", help="name of the model (default: the server's first)")
+    parser.add_argument(
+        "--system", metavar="TEXT", help="instruction that stands before the conversation (default: none)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One answer, or a conversation until /exit or the end of input."""
+    if not arguments.url.startswith(("http://", "https://")):
+        raise OptionError(f"--url {arguments.url!r} is no address of a server; give one like {DEFAULT_URL}")
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        raise OptionError("the prompt is empty; give a question, or none for a conversation")
+
+    from strata.cli.client import Client
+
+    client = Client(arguments.url, arguments.model)
+    system = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    if arguments.prompt is not None:
+        _answer(client, [*system, {"role": "user", "content": arguments.prompt}])
+        return 0
+    _converse(client, system)
+    return 0
+
+
+def _converse(client: Client, system: list[dict[str, str]]) -> None:
+    on_terminal = sys.stdin.isatty()
+    model = client.model()  # a server that is not there is reported before the first question
+    if on_terminal:
+        import readline  # noqa: F401  gives input() its line editing and history
+
+        print(f"Talking to {model}. /reset starts afresh, /exit ends.")
+    messages = list(system)
+    while True:
+        try:
+            line = input("> " if on_terminal else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if line == "/exit":
+            return
+        if line == "/reset":
+            messages = list(system)
+        elif line.startswith("/"):
+            print(f"{line} is no command; there are /reset and /exit")
+        elif line:
+            messages.append({"role": "user", "content": line})
+            try:
+                messages.append({"role": "assistant", "content": _answer(client, messages)})
+            except StrataError as error:
+                if not on_terminal:
+                    raise
+                messages.pop()  # the question can be put again
+                print(f"strata: error: {error}", file=sys.stderr)
+
+
+def _answer(client: Client, messages: list[dict[str, str]]) -> str:
+    """Show an answer as it comes. Ctrl-C ends it, and with it the server's work on it."""
+    texts = []
+    pieces = client.stream(messages)
+    try:
+        for text in pieces:
+            texts.append(text)
+            print(text, end="", flush=True)
+    except KeyboardInterrupt:
+        print(" [stopped]", end="")
+    finally:
+        pieces.close()
+        if texts:
+            print()
+    return "".join(texts)

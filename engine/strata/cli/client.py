@@ -1,0 +1,86 @@
+"""Just enough of an OpenAI client for the command line, without any package."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Generator, Sequence
+from typing import IO, Any
+
+from strata.errors import EngineError, OptionError
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Client:
+    """``url``: where the server is, with or without ``/v1``. ``model``: None takes the server's first."""
+
+    def __init__(self, url: str, model: str | None) -> None:
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._model = model
+        # A proxy for the outside world cannot know what listens on this machine.
+        local = urllib.parse.urlsplit(url).hostname in _LOOPBACK
+        self._opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+
+    def model(self) -> str:
+        """The name to ask for. Raises as ``stream`` does."""
+        if self._model is None:
+            with self._open("/v1/models", None) as response:
+                try:
+                    self._model = str(json.load(response)["data"][0]["id"])
+                except (ValueError, LookupError, TypeError):
+                    raise OptionError(f"what answers at {self._url} is no server of the OpenAI API") from None
+        return self._model
+
+    def stream(self, messages: Sequence[dict[str, str]]) -> Generator[str, None, None]:
+        """The pieces of an answer; closing the generator ends it.
+
+        Raises OptionError when no server is there or it refuses the request, EngineError when the server fails.
+        """
+        body = {"model": self.model(), "messages": list(messages), "stream": True}
+        with self._open("/v1/chat/completions", json.dumps(body).encode()) as response:
+            try:
+                for line in response:
+                    if not line.startswith(b"data: "):
+                        continue
+                    data = line[len(b"data: ") :].strip()
+                    if data == b"[DONE]":
+                        return
+                    event = json.loads(data)
+                    if "error" in event:
+                        raise EngineError(event["error"]["message"])
+                    for choice in event["choices"]:
+                        if text := choice["delta"].get("content"):
+                            yield text
+            except OSError as error:
+                raise EngineError(f"the connection to {self._url} broke: {error}") from error
+        raise EngineError(f"the server at {self._url} ended the answer before it was complete")
+
+    def _open(self, path: str, body: bytes | None) -> IO[bytes]:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url + path, body, headers)
+        try:
+            response: IO[bytes] = self._opener.open(request)
+        except urllib.error.HTTPError as error:
+            with error:
+                message = _message(error.read(), f"HTTP status {error.code}")
+            kind = OptionError if error.code < 500 else EngineError
+            raise kind(f"{self._url}: {message}") from error
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            raise OptionError(
+                f"no server answers at {self._url} ({reason}); start one with 'strata serve MODEL', "
+                "or name another with --url"
+            ) from error
+        return response
+
+
+def _message(body: bytes, fallback: str) -> str:
+    """The message of an OpenAI error object, if the body is one."""
+    try:
+        error: Any = json.loads(body)["error"]
+        return str(error["message"])
+    except (ValueError, LookupError, TypeError):
+        return fallback

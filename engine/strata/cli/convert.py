@@ -1,0 +1,86 @@
+"""`strata convert`: a checkpoint to a store, once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from strata.cli.arguments import require, whole
+from strata.config.engine import DTYPES, EngineConfig
+from strata.errors import OptionError
+
+DEFAULTS = EngineConfig(model="")
+DEFAULT_SHARD_MB = 128
+
+EPILOG = """examples:
+  strata convert /models/Qwen3-30B-A3B --output-dir /stores/qwen3-30b-a3b --dtype int4
+  strata convert model.gguf --output-dir store --dtype bf16
+
+The store is what `strata serve` starts from without converting again.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command and its options."""
+    parser = commands.add_parser(
+        "convert",
+        help="convert a checkpoint to a store",
+        description="Convert a checkpoint to a store: weights in Strata's bit formats, tokenizer and settings beside.",
+        epilog=EPILOG,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "source_argument",
+        nargs="?",
+        metavar="SOURCE",
+        help="a checkpoint directory (safetensors), a .gguf file, or builtin://NAME",
+    )
+    parser.add_argument("--model_name_or_path", dest="source", metavar="SOURCE", help="the same, as an option")
+    parser.add_argument(
+        "--output-dir",
+        "--output_dir",
+        required=True,
+        metavar="DIR",
+        type=Path,
+        help="directory of the new store; it must not exist, or be empty",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DEFAULTS.dtype,
+        help=f"bit format of the weights (default: {DEFAULTS.dtype})",
+    )
+    parser.add_argument(
+        "--expert-shard-size",
+        "--expert_shard_size",
+        type=whole(1, 65536),
+        default=DEFAULT_SHARD_MB,
+        metavar="MB",
+        help=f"size of a file of weights, at most, in MB (default: {DEFAULT_SHARD_MB})",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert with a progress bar; says where the store is."""
+    named = [name for name in (arguments.source_argument, arguments.source) if name is not None]
+    if len(named) != 1 or not named[0]:
+        given = "no source" if not any(named) else "two sources"
+        raise OptionError(f"{given} given; name one: a checkpoint directory, a .gguf file, or builtin://NAME")
+    require("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
+
+    from strata.cli.progress import Progress
+    from strata.store.convert import convert
+
+    progress = Progress()
+    try:
+        path = convert(
+            named[0],
+            arguments.output_dir,
+            arguments.dtype,
+            shard_size=arguments.expert_shard_size * 1_000_000,
+            progress=lambda done, total: progress("convert", done, total),
+        )
+    finally:
+        progress.close()
+    print(f"{path} is ready: strata serve {path}")
+    return 0

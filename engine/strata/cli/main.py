@@ -1,0 +1,77 @@
+"""The `strata` command: finds the subcommand, and turns errors into messages and exit codes.
+
+Exit codes: 0 done; 1 the engine failed; 2 something must be changed first (a flag, a file, a port); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import strata
+from strata.cli import chat, convert, serve
+from strata.cli.arguments import Parser
+from strata.errors import OptionError, StrataError, UsageError
+
+EPILOG = """examples:
+  strata serve builtin://smollm2-135m         a small model that comes along, at http://127.0.0.1:8000
+  strata chat "Why is the sky blue?"          ask the server
+  strata COMMAND --help                       what a command takes, with examples
+"""
+
+
+def build_parser() -> Parser:
+    """The whole command line. Subcommands import what they need when they run."""
+    parser = Parser(
+        prog="strata",
+        description="Serve Mixture-of-Experts language models that are larger than the GPU's memory.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for module in (serve, chat, convert):
+        module.add_parser(commands)
+    version = commands.add_parser("version", help="print the version", description="Print the version.")
+    version.set_defaults(run=_print_version)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code."""
+    try:
+        arguments, unknown = build_parser().parse_known_args(argv)
+        if unknown:
+            message = f"{' '.join(unknown)}: not known to 'strata {arguments.command}'"
+            raise OptionError(f"{message}; see 'strata {arguments.command} --help'")
+        code: int = arguments.run(arguments)
+    except StrataError as error:
+        return _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # e.g. `strata chat ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 1
+    return code
+
+
+def _print_version(_: object) -> int:
+    print(f"strata {strata.__version__}")
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    """Print the reason; also into the file that a pod's status shows, when the environment names one."""
+    print(f"strata: error: {message}", file=sys.stderr)
+    path = os.environ.get("STRATA_TERMINATION_LOG")
+    if path:
+        try:
+            Path(path).write_text(message, "utf-8")
+        except OSError as error:
+            print(f"strata: STRATA_TERMINATION_LOG={path} cannot be written: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

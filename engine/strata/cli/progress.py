@@ -1,0 +1,56 @@
+"""How far a long step has come: a bar on a terminal, else a log line every tenth of the way."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
+
+
+class Progress:
+    """Call it with the phase and its bytes, as often as they change. ``on_terminal`` None: look at stderr."""
+
+    def __init__(self, *, on_terminal: bool | None = None) -> None:
+        self._on_terminal = sys.stderr.isatty() if on_terminal is None else on_terminal
+        self._phase: str | None = None
+        self._tenth = 0
+        self._bar: tqdm[NoReturn] | None = None
+
+    def __call__(self, phase: str, bytes_done: int, bytes_total: int) -> None:
+        if phase != self._phase:
+            self.close()
+            self._phase, self._tenth = phase, -1
+        if self._on_terminal:
+            self._draw(phase, bytes_done, bytes_total)
+        elif bytes_total and (tenth := 10 * bytes_done // bytes_total) > self._tenth:
+            self._tenth = tenth
+            logger.info("%s: %d %% of %s", phase, 10 * tenth, human_bytes(bytes_total))
+
+    def close(self) -> None:
+        """End the bar; what is printed next starts on a line of its own."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _draw(self, phase: str, bytes_done: int, bytes_total: int) -> None:
+        from tqdm import tqdm
+
+        bar = self._bar
+        if bar is None:
+            bar = self._bar = tqdm(desc=phase, unit="B", unit_scale=True, dynamic_ncols=True)
+        bar.total = bytes_total or None
+        bar.update(bytes_done - bar.n)
+
+
+def human_bytes(count: float) -> str:
+    """With three digits and a unit, e.g. "134 MB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

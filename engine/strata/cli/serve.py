@@ -1,0 +1,266 @@
+"""`strata serve`: a model behind the OpenAI API."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import os
+import socket
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from strata.cli.arguments import require, share, whole
+from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.config.engine import BLOCK_SIZES, DEVICES, DTYPES
+from strata.errors import OptionError
+
+if TYPE_CHECKING:
+    from strata.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS = EngineConfig(model="")
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8000
+NEEDED = ("torch", "tokenizers", "jinja2", "fastapi", "uvicorn", "uvloop", "httptools", "prometheus_client", "tqdm")
+
+EPILOG = """examples:
+  strata serve builtin://smollm2-135m
+  strata serve /models/qwen3-30b-a3b --dtype int4 --max-model-len 8192 --port 8080
+  strata serve model.gguf --served-model-name my-model --host 0.0.0.0
+
+Stops at SIGTERM or Ctrl-C: requests in flight may end first; a second signal ends at once.
+With STRATA_TERMINATION_LOG=FILE the reason of a failed start is written there as well.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command and its options."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP, in OpenAI's API",
+        description="Serve a model over HTTP, in OpenAI's API: chat and text completions, streamed or not.",
+        epilog=EPILOG,
+    )
+    parser.set_defaults(run=run)
+    add_model_options(parser)
+    http = parser.add_argument_group("HTTP")
+    http.add_argument(
+        "--host", default=DEFAULT_HOST, help=f"address to listen on (default: {DEFAULT_HOST}, this machine only)"
+    )
+    http.add_argument(
+        "--port",
+        type=whole(0, 65535),
+        default=DEFAULT_PORT,
+        help=f"port to listen on; 0 takes a free one (default: {DEFAULT_PORT})",
+    )
+    http.add_argument(
+        "--served-model-name",
+        action="append",
+        metavar="NAME",
+        help="name that requests use; may be given several times (default: from MODEL)",
+    )
+    http.add_argument(
+        "--max-waiting",
+        type=whole(0),
+        default=DEFAULTS.scheduler.max_waiting,
+        metavar="N",
+        help=f"requests that may queue; more are answered 429 (default: {DEFAULTS.scheduler.max_waiting})",
+    )
+    http.add_argument(
+        "--grace-seconds",
+        type=whole(0, 3600),
+        default=25,
+        metavar="S",
+        help="seconds that requests in flight have to end when the server stops (default: 25)",
+    )
+    http.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="how much is logged; prompts never are (default: info)",
+    )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """MODEL and how it runs; measurements take the same options."""
+    parser.add_argument(
+        "model_argument",
+        nargs="?",
+        metavar="MODEL",
+        help="a store, a checkpoint directory, a .gguf file, or builtin://NAME",
+    )
+    parser.add_argument("--model", metavar="MODEL", help="the same, as an option")
+    model = parser.add_argument_group("model and device")
+    model.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DEFAULTS.dtype,
+        help=f"bit format of the weights (default: {DEFAULTS.dtype})",
+    )
+    model.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=DEFAULTS.device.device,
+        help="where the model runs; auto: the GPU if there is one, else the CPU (default: auto)",
+    )
+    model.add_argument(
+        "--gpu-memory-utilization",
+        type=share,
+        default=DEFAULTS.device.gpu_memory_utilization,
+        metavar="SHARE",
+        help=f"share of the GPU's memory to fill, above 0 up to 1 (default: {DEFAULTS.device.gpu_memory_utilization})",
+    )
+    model.add_argument(
+        "--threads",
+        type=whole(1, 1024),
+        metavar="N",
+        help="CPU threads for tensors (default: the CPUs that the process may use)",
+    )
+    batch = parser.add_argument_group("context and batch")
+    batch.add_argument(
+        "--max-model-len",
+        type=whole(1),
+        metavar="TOKENS",
+        help="tokens of prompt and answer together (default: what the checkpoint declares)",
+    )
+    batch.add_argument(
+        "--max-num-seqs",
+        type=whole(1, 4096),
+        default=DEFAULTS.scheduler.max_num_seqs,
+        metavar="N",
+        help=f"sequences decoded together (default: {DEFAULTS.scheduler.max_num_seqs})",
+    )
+    batch.add_argument(
+        "--max-num-batched-tokens",
+        type=whole(1),
+        default=DEFAULTS.scheduler.max_num_batched_tokens,
+        metavar="TOKENS",
+        help=f"tokens of one step, prompts in chunks (default: {DEFAULTS.scheduler.max_num_batched_tokens})",
+    )
+    batch.add_argument(
+        "--block-size",
+        type=int,
+        choices=BLOCK_SIZES,
+        default=DEFAULTS.cache.block_size,
+        help=f"tokens of a KV block (default: {DEFAULTS.cache.block_size})",
+    )
+    batch.add_argument(
+        "--num-kv-tokens",
+        type=whole(1),
+        metavar="TOKENS",
+        help="tokens that the KV cache holds (default: what the memory leaves)",
+    )
+
+
+def engine_config(arguments: argparse.Namespace) -> EngineConfig:
+    """The settings that ``add_model_options`` read. Raises OptionError unless the model is named once."""
+    named = [name for name in (arguments.model_argument, arguments.model) if name is not None]
+    if len(named) != 1 or not named[0]:
+        given = "no model" if not any(named) else "two models"
+        raise OptionError(f"{given} given; name one: a store, a checkpoint directory, a .gguf file, or builtin://NAME")
+    return EngineConfig(
+        model=named[0],
+        dtype=arguments.dtype,
+        device=DeviceConfig(
+            device=arguments.device,
+            num_threads=arguments.threads,
+            gpu_memory_utilization=arguments.gpu_memory_utilization,
+        ),
+        cache=CacheConfig(block_size=arguments.block_size, num_kv_tokens=arguments.num_kv_tokens),
+        scheduler=SchedulerConfig(
+            max_model_len=arguments.max_model_len,
+            max_num_seqs=arguments.max_num_seqs,
+            max_num_batched_tokens=arguments.max_num_batched_tokens,
+            max_waiting=getattr(arguments, "max_waiting", DEFAULTS.scheduler.max_waiting),
+        ),
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Bind the port, then start the engine, so that a port in use is known before the model is loaded."""
+    config = engine_config(arguments)
+    require(*NEEDED)
+    with listen(arguments.host, arguments.port) as listener:
+        logging.basicConfig(
+            level=arguments.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
+        if arguments.log_level != "debug":
+            logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+        import uvloop
+
+        uvloop.run(_serve(config, arguments, listener))
+    return 0
+
+
+async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket) -> None:
+    from strata.cli.progress import Progress
+    from strata.engine.client import EngineClient
+    from strata.engine.messages import LoadProgress
+    from strata.server.lifetime import run as run_server
+    from strata.server.service import Service
+
+    names = tuple(arguments.served_model_name or (default_name(config.model),))
+    service = Service(EngineClient(config), model_names=names)
+    progress = Progress()
+
+    def on_progress(state: LoadProgress | None) -> None:
+        if state is not None:
+            progress(state.phase, state.bytes_done, state.bytes_total)
+
+    def on_ready() -> None:
+        progress.close()
+        print(ready_message(service, listener), flush=True)
+
+    try:
+        await run_server(
+            service, listener, grace_seconds=arguments.grace_seconds, on_progress=on_progress, on_ready=on_ready
+        )
+    finally:
+        progress.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises OptionError that says why there is none, and what to do."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason, advice = "is in use by another program", "end that, or choose another with --port (0: a free one)"
+        elif error.errno == errno.EACCES:
+            reason, advice = "is reserved", "choose one above 1023 with --port"
+        else:
+            reason, advice = (
+                f"cannot be listened on ({error.strerror})",
+                "choose an address of this machine with --host",
+            )
+        raise OptionError(f"port {port} on {host} {reason}; {advice}") from error
+
+
+def default_name(model: str) -> str:
+    """The last part of a path or builtin:// address, without ``.gguf``."""
+    name = PurePath(model.removeprefix("builtin://")).name
+    return name.removesuffix(".gguf") or model
+
+
+def ready_message(service: Service, listener: socket.socket) -> str:
+    """Where the server is, and two ways to try it."""
+    host, port = listener.getsockname()[:2]
+    # A wildcard address listens everywhere, but is no place to connect to.
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    url = f"http://{host}:{port}"
+    ready = service.engine.ready
+    how = f" ({ready.dtype}, {ready.device}, {ready.max_model_len} tokens of context)" if ready is not None else ""
+    option = "" if url == f"http://{DEFAULT_HOST}:{DEFAULT_PORT}" else f" --url {url}"
+    message = '{"messages": [{"role": "user", "content": "Hello"}]}'
+    return (
+        f"Strata serves {service.model_names[0]}{how} at {url}\n"
+        f'  try: strata chat{option} "Hello"\n'
+        f"  or:  curl {url}/v1/chat/completions -d '{message}'"
+    )
