@@ -149,8 +149,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and requests are in order. Call it between steps."""
         self._blocks.check_integrity()
-        if sorted(self._sequences) != sorted(sequence.request_id for sequence in (*self._running, *self._waiting)):
-            raise AssertionError("a request is in no queue, or in two")
+        if [*self._running, *self._waiting] != list(self._sequences.values()):
+            raise AssertionError("running and waiting requests are not those in flight, in order of arrival")
         num_owned = sum(len(self._blocks.owned_by(sequence.request_id)) for sequence in self._running)
         if num_owned + self._blocks.num_free != self._blocks.num_blocks:
             raise AssertionError("blocks are owned by requests that do not run")
