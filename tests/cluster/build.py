@@ -34,7 +34,7 @@ def build(parts: Iterable[Part], report: Report = print) -> None:
         if missing:
             check_go(missing)
         for number, part in enumerate(parts, start=1):
-            label = f"cluster parts [{number}/{len(parts)}] {part.name} {part.version}".rstrip()
+            label = f"cluster parts [{number}/{len(parts)}] {part.label}"
             if part.is_built:
                 report(f"{label}: from cache")
                 continue
@@ -96,7 +96,7 @@ def _compile(part: Part) -> None:
                 check=False,
             ).returncode
         if status != 0:
-            raise BuildError(f"{part.name} {part.version} did not build; the end of {log}:\n{last_lines(log)}")
+            raise BuildError(f"{part.label} did not build; the end of {log}:\n{last_lines(log)}")
         _name_binaries(part, out)
         out.chmod(0o755)
         out.rename(part.folder)

@@ -37,6 +37,11 @@ class Part:
     def source(self) -> Path:
         return MODULES / self.name
 
+    @property
+    def label(self) -> str:
+        """For people: "etcd v3.7.3"."""
+        return f"{self.name} {self.version}".rstrip()
+
     @cached_property
     def version(self) -> str:
         if not self.upstream:
