@@ -20,7 +20,7 @@ demo: packages clients ## a model served on Kubernetes, from nothing to a chat a
 	@$(BIN)/python -m tests.e2e.demo
 
 demo-down: ## take the demo down again; nothing of it keeps running
-	@$(PYTHON) -m tests.e2e.demo_down
+	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
 test: packages venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
 	@$(BIN)/pytest

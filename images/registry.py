@@ -31,9 +31,10 @@ def in_registry(image: str, registry: str) -> str:
 
 def speaks_plain_http(registry: str) -> bool:
     """Whether it is a registry without TLS, as local ones are. Raises BuildError where none answers."""
+    host = registry.partition("/")[0]
     for scheme in ("https", "http"):
         try:
-            urllib.request.urlopen(f"{scheme}://{registry}/v2/", timeout=5).close()
+            urllib.request.urlopen(f"{scheme}://{host}/v2/", timeout=5).close()
         except urllib.error.HTTPError as error:
             # 401: a registry that wants a login, which buildah has or has not. Others: no registry's answer.
             if error.code == 401:
@@ -42,4 +43,4 @@ def speaks_plain_http(registry: str) -> bool:
             continue
         else:
             return scheme == "http"
-    raise BuildError(f"no image registry answers at {registry}: is the address right, is the cluster up?")
+    raise BuildError(f"no image registry answers at {host}: is the address right, is the cluster up?")

@@ -22,21 +22,9 @@ VENV = ROOT / ".venv"
 UV = VENV / "bin" / "uv"
 CONSTRAINTS = ROOT / "constraints.txt"
 
-# What proves that a package is there (a command, or a file) -> the Debian package that brings it.
+# What proves that a package is there (a command, or a file) -> the Debian package that brings it. tests/cluster/
+# looks after its own packages.
 PACKAGES = {
-    "make": "make",
-    "cc": "build-essential",
-    "git": "git",
-    "openssl": "openssl",
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "mount": "mount",
-    "runc": "runc",
-    "/usr/lib/cni/bridge": "containernetworking-plugins",
-    "iptables": "iptables",
-    "nft": "nftables",
-    "conntrack": "conntrack",
-    "socat": "socat",
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
@@ -173,7 +161,7 @@ def pin() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("packages", help="install the Debian packages that the cluster and the images need")
+    commands.add_parser("packages", help="install the Debian packages that building images needs")
     venv = commands.add_parser("venv", help="make or update .venv")
     venv.add_argument("stage", choices=sorted(STAGES))
     commands.add_parser("constraints", help="pin every Python package anew")

@@ -1,0 +1,135 @@
+"""``make demo``: from nothing to a chat answer of a model on Kubernetes. Safe to interrupt and to run again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+
+from images.build import Images, build
+from images.buildah import BuildError
+from tests.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.instance import DEFAULT_NAME
+from tests.e2e import chat
+from tests.e2e.install import EXAMPLE, ROOT, install, uninstall
+from tests.e2e.models import OPERATOR, OPERATOR_NAMESPACE, wait_ready
+from tests.e2e.target import JourneyError, Target
+
+MODEL, MODEL_NAMESPACE = "smollm2", "default"
+QUESTION = "What is the capital of France, and what is it known for?"
+READY_SECONDS = 900  # pulling 4 GB and converting the checkpoint on a slow disk
+
+
+@contextmanager
+def step(number: int, title: str) -> Iterator[None]:
+    print(f"\n[{number}/5] {title}", flush=True)
+    started = time.monotonic()
+    yield
+    print(f"[{number}/5] done in {time.monotonic() - started:.1f} s", flush=True)
+
+
+def run_side_by_side(*commands: list[str]) -> None:
+    """Run commands at once; when one fails, stop the others and say which. Raises JourneyError."""
+    processes = [subprocess.Popen(command, cwd=ROOT) for command in commands]
+    with ThreadPoolExecutor(len(processes)) as pool:
+        waiting = [pool.submit(finish, *pair) for pair in zip(processes, commands, strict=True)]
+        try:
+            finished, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+
+
+def finish(process: subprocess.Popen[bytes], command: list[str]) -> None:
+    if process.wait() != 0:
+        raise JourneyError(f"`{' '.join(command)}` failed; its reason is above")
+
+
+def prepare() -> tuple[Target, Images]:
+    """Steps 1 and 2: a cluster, and both images in a registry that it can pull from."""
+    kubeconfig = os.environ.get("STRATA_KUBECONFIG")
+    python = sys.executable
+    if kubeconfig:
+        with step(1, f"your cluster ({kubeconfig})"):
+            target = Target.foreign(kubeconfig)
+            print(target.run("kubectl", "get", "nodes"), end="")
+    else:
+        with step(1, "the local cluster's parts and, beside them, the images"):
+            run_side_by_side([python, "-m", "tests.cluster", "up"], [python, "-m", "images.build"])
+            target = Target.local(Cluster.attach(os.environ.get("STRATA_CLUSTER", DEFAULT_NAME)))
+    with step(2, f"both images to the registry {target.registry}"):
+        images = build(to=target.registry, push=True)
+    return target, images
+
+
+def ask(target: Target) -> None:
+    """Step 5: a streamed answer through the Service, and what the metrics say of it."""
+    with target.service(MODEL_NAMESPACE, MODEL) as url, chat.openai(url) as client:
+        [served] = [model.id for model in client.models.list().data]
+        before = chat.metrics(url)
+        print(f"    {url}/v1 serves {served}\n    you:    {QUESTION}\n    model:  ", end="", flush=True)
+        for piece in chat.stream(client, served, QUESTION, max_tokens=96):
+            print(piece.replace("\n", "\n            "), end="", flush=True)
+        speed = chat.speed(before, chat.metrics(url))
+    print(
+        f"\n    /metrics: first token after {speed.time_to_first_token * 1000:.0f} ms, "
+        f"then {speed.tokens_per_second:.1f} tok/s ({speed.tokens} tokens)"
+    )
+
+
+def what_next(target: Target) -> str:
+    local = 'eval "$(python3 -m tests.cluster env)"      # kubectl and helm of the local cluster'
+    kubectl = local if target.is_local else f"export KUBECONFIG={target.kubeconfig}"
+    return f"""
+Try next:
+  {kubectl}
+  kubectl get sm                              # the models
+  kubectl describe sm {MODEL}                 # conditions and events
+  kubectl logs deployment/{MODEL}             # the engine
+  kubectl logs -n {OPERATOR_NAMESPACE} deployment/{OPERATOR}
+  make demo-down"""
+
+
+def demo() -> None:
+    started = time.monotonic()
+    target, images = prepare()
+    with step(3, "helm upgrade --install strata charts/strata"):
+        install(target, images)
+    with step(4, f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}; conditions until Ready"):
+        target.run("kubectl", "apply", "-n", MODEL_NAMESPACE, "-f", str(EXAMPLE))
+        wait_ready(target, MODEL_NAMESPACE, MODEL, seconds=READY_SECONDS)
+        print(target.run("kubectl", "get", "sm", "-n", MODEL_NAMESPACE), end="")
+    with step(5, "a chat through the Service, with the openai client"):
+        ask(target)
+    print(what_next(target))
+    print(f"\nThe whole demo took {time.monotonic() - started:.0f} s.")
+
+
+def down() -> None:
+    """Take Strata off a cluster of the user's own; the local one goes as a whole."""
+    target = Target.foreign(os.environ["STRATA_KUBECONFIG"])
+    target.run("kubectl", "delete", "-n", MODEL_NAMESPACE, "-f", str(EXAMPLE), "--ignore-not-found", "--wait")
+    uninstall(target)
+    print("Strata is off the cluster; its custom resource definition stays, since deleting that deletes every model")
+
+
+def main() -> None:
+    try:
+        down() if sys.argv[1:] == ["down"] else demo()
+    except (JourneyError, ClusterError, BuildError) as error:
+        sys.exit(f"\nerror: {error}")
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted; `make demo` goes on from here, `make demo-down` clears up")
+
+
+if __name__ == "__main__":
+    main()
