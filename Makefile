@@ -57,7 +57,7 @@ constraints: ## pin every Python package anew (constraints.txt)
 	@$(PREPARE) constraints
 
 manifests: venv ## render the CRD and the install manifests again from their sources
-	$(BIN)/python -m strata_operator.api.generate
+	$(BIN)/python -m manifests.generate
 
 bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound (MODEL=, DTYPE=)
 	$(BIN)/strata bench decode $(MODEL) --dtype $(DTYPE)

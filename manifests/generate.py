@@ -1,0 +1,65 @@
+"""Writes ``manifests/crds/`` and ``manifests/install/`` from the chart, or with ``--check`` says what is out of date.
+
+The chart is the one source. People without helm apply what lies here::
+
+    kubectl apply -f manifests/crds/ -f manifests/install/
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "strata"
+NAMESPACE = "strata-system"
+_HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
+
+
+def rendered(helm: str) -> dict[Path, str]:
+    """What every generated file should hold."""
+    files = {ROOT / "manifests" / "crds" / crd.name: crd.read_text() for crd in sorted((CHART / "crds").glob("*.yaml"))}
+    command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE]
+    objects = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
+    files[ROOT / "manifests" / "install" / "strata.yaml"] = _HEAD + namespace + objects
+    return files
+
+
+def find_helm() -> str:
+    """Helm from PATH, else the one that the local cluster brings along. Exits where there is none."""
+    found = shutil.which("helm")
+    if found is None:
+        from tests.cluster.parts import part
+
+        built = part("helm").folder / "helm"
+        found = str(built) if built.exists() else None
+    if found is None:
+        sys.exit("helm is neither on PATH nor built; `make cluster-up` builds it")
+    return found
+
+
+def main() -> int:
+    """Exit code 1 with ``--check`` where a file differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a file is out of date")
+    check = parser.parse_args().check
+    stale = 0
+    for path, text in rendered(find_helm()).items():
+        if path.exists() and path.read_text() == text:
+            continue
+        stale += 1
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        sys.stdout.write(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}\n")
+    if check and stale:
+        sys.stdout.write("run `make manifests`\n")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""How the cluster is changed: children and status by server-side apply, never an object that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strata_operator.api.errors import ForeignObjectError, MissingError, UnavailableError
+from strata_operator.api.model import API_VERSION, KIND, StrataModel
+from strata_operator.api.observed import FIELD_MANAGER, Child
+from strata_operator.cluster.client import Client
+from strata_operator.plan import Action, foreign
+
+
+def owner_exists(client: Client, model: StrataModel) -> bool:
+    """Whether the very model (its uid) is there and stays. The cache may be behind, and what is created for an owner
+    that is gone fights the garbage collector for ever."""
+    try:
+        metadata = client.get(KIND, model.namespace, model.name)["metadata"]
+    except MissingError:
+        return False
+    return bool(metadata["uid"] == model.uid and "deletionTimestamp" not in metadata)
+
+
+def apply_child(client: Client, model: StrataModel, action: Action) -> dict[str, Any]:
+    """Carry one action out; returns the child as it is now.
+
+    Raises ForeignObjectError where the name belongs to somebody else, RefusedError with the API server's words, and
+    UnavailableError where it may work later: the object was replaced in between, for one.
+    """
+    if action.known is not None:
+        manifest = _with_uid(action.manifest, action.known.uid)
+        return client.apply(action.kind, manifest, manager=FIELD_MANAGER, force=True)
+    metadata = action.manifest["metadata"]
+    try:
+        there = Child.of(action.kind, client.get(action.kind, metadata["namespace"], metadata["name"]))
+    except MissingError:
+        # Without force: should somebody create that name at this moment, our fields meet theirs and we are refused.
+        return client.apply(action.kind, action.manifest, manager=FIELD_MANAGER, force=False)
+    if there.owner_uid != model.uid:
+        raise ForeignObjectError(foreign(action.kind, there.name, there.owner).message)
+    if there.deleting:
+        raise UnavailableError(f"{action.kind} {there.name} is being deleted; it is created again once it is gone")
+    return client.apply(action.kind, _with_uid(action.manifest, there.uid), manager=FIELD_MANAGER, force=True)
+
+
+def apply_status(client: Client, key: tuple[str, str], uid: str, status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Write the whole status; returns the model as it is now, None where the one of that uid is gone."""
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
+        "status": status,
+    }
+    try:
+        return client.apply(KIND, manifest, manager=FIELD_MANAGER, force=True, subresource="status")
+    except MissingError:
+        return None
+
+
+def _with_uid(manifest: Mapping[str, Any], uid: str) -> dict[str, Any]:
+    """The uid makes the API server refuse when the name stands for another object by now."""
+    return {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}

@@ -1,0 +1,149 @@
+"""What is there: slim copies of models, children and pods, kept by watches. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from strata_operator.api.observed import Child, Observed, Pod
+from strata_operator.render import child_name
+
+Key = tuple[str, str]  # namespace and name of a StrataModel
+Object = Mapping[str, Any]
+
+
+class Cache:
+    """``on_change(key)`` is called for each model of which something changed that a reconcile would look at."""
+
+    def __init__(self, on_change: Callable[[Key], None]) -> None:
+        self._on_change = on_change
+        self._lock = threading.RLock()
+        self._models: dict[Key, dict[str, Any]] = {}
+        self._names: dict[Key, set[str]] = defaultdict(set)  # (namespace, child name) -> names of models
+        self._children: dict[Key, dict[str, Child]] = defaultdict(dict)  # (namespace, child name) -> kind -> child
+        self._pods: dict[Key, dict[str, Pod]] = defaultdict(dict)  # (namespace, child name) -> pod name -> pod
+        self._homes: dict[Key, str] = {}  # (namespace, pod name) -> child name
+        self._applied: dict[tuple[str, str], str] = {}  # (kind, uid) -> owned fields after our last apply
+
+    # -- models ------------------------------------------------------------------------------------------------
+
+    def put_model(self, obj: Object, *, own: bool = False) -> None:
+        """Keep what a reconcile reads; versions that are not newer than the one held are ignored.
+
+        ``own``: the answer to our own write, which calls for another look only if it brings another spec.
+        """
+        metadata = obj["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        kept = ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
+        slim = {
+            "metadata": {field: metadata[field] for field in kept if field in metadata},
+            "spec": obj.get("spec") or {},
+            "status": obj.get("status") or {},
+        }
+        with self._lock:
+            held = self._models.get(key)
+            if held and int(held["metadata"]["resourceVersion"]) >= int(metadata["resourceVersion"]):
+                return
+            self._models[key] = slim
+            self._names[key[0], child_name(key[1])].add(key[1])
+        if not (own and held and held["metadata"]["generation"] == metadata["generation"]):
+            self._on_change(key)
+
+    def remove_model(self, obj: Object) -> None:
+        """The model is gone; its children go by their owner references.
+
+        The uid counts: the news of a deletion may come after that of a new model of the same name.
+        """
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        with self._lock:
+            held = self._models.get(key)
+            if held is None or held["metadata"]["uid"] != obj["metadata"]["uid"]:
+                return
+            del self._models[key]
+            names = self._names[key[0], child_name(key[1])]
+            names.discard(key[1])
+            if not names:
+                del self._names[key[0], child_name(key[1])]
+
+    def model(self, key: Key) -> Mapping[str, Any] | None:
+        """The slim copy, None where there is no such model."""
+        return self._models.get(key)
+
+    # -- children and pods -------------------------------------------------------------------------------------
+
+    def put(self, kind: str, obj: Object) -> None:
+        """A child or pod as its watch, or the answer to our own apply, shows it."""
+        metadata = obj["metadata"]
+        new: Child | Pod = Pod.of(obj) if kind == "Pod" else Child.of(kind, obj)
+        entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
+        entry = new.name if kind == "Pod" else kind
+        home = new.model if isinstance(new, Pod) else new.name
+        with self._lock:
+            if isinstance(new, Pod):
+                self._homes[new.namespace, new.name] = home
+            held = entries[new.namespace, home].get(entry)
+            if held is not None and held.uid == new.uid and held.resource_version >= new.resource_version:
+                return
+            entries[new.namespace, home][entry] = new
+        self._changed((metadata["namespace"], home))
+
+    def note_applied(self, child: Child) -> None:
+        """``child`` is the answer to our own apply: what it owns then is all that it can own."""
+        with self._lock:
+            self._applied[child.kind, child.uid] = child.owned_fields
+
+    def remove(self, kind: str, obj: Object) -> None:
+        """A child or pod that is gone, or that lost our label."""
+        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        with self._lock:
+            entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
+            entry = name if kind == "Pod" else kind
+            home = (namespace, self._homes.pop((namespace, name), "") if kind == "Pod" else name)
+            gone = entries.get(home, {}).pop(entry, None)
+            if gone is None:
+                return
+            self._applied.pop((kind, gone.uid), None)
+            if not entries[home]:
+                del entries[home]
+        self._changed(home)
+
+    def replace(self, kind: str, objects: Iterable[Object]) -> None:
+        """A whole list: what it lacks is gone, for a relist brings no deletions."""
+        seen = set()
+        for obj in objects:
+            seen.add((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+            self.put(kind, obj)
+        with self._lock:
+            held = [
+                (one.namespace, one.name)
+                for entries in (self._pods if kind == "Pod" else self._children).values()
+                for entry, one in entries.items()
+                if kind in ("Pod", entry)
+            ]
+        for namespace, name in held:
+            if (namespace, name) not in seen:
+                self.remove(kind, {"metadata": {"namespace": namespace, "name": name}})
+
+    def observe(self, key: Key) -> Observed:
+        """All that is there of a model's children and pods."""
+        held = (key[0], child_name(key[1]))
+        with self._lock:
+            children = dict(self._children.get(held, {}))
+            pods = self._pods.get(held, {})
+            return Observed(
+                children=children,
+                pods=tuple(pods[name] for name in sorted(pods)),
+                applied_fields={
+                    kind: fields
+                    for kind, child in children.items()
+                    if (fields := self._applied.get((kind, child.uid))) is not None
+                },
+            )
+
+    def _changed(self, held: Key) -> None:
+        with self._lock:
+            names = sorted(self._names.get(held, ()))
+        for name in names:
+            self._on_change((held[0], name))

@@ -1,0 +1,186 @@
+"""One HTTP client for the API server: paths, credentials, timeouts, and its answers as dicts or as our errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from kubernetes import client as kubernetes
+from kubernetes import config as kubernetes_config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.watch.watch import iter_resp_lines
+
+from strata_operator.api.errors import ApiError, MissingError, RefusedError, UnavailableError
+from strata_operator.api.model import API_VERSION, PLURAL
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5
+READ_SECONDS = 30
+# The server sends a bookmark each minute: a watch that is silent for longer is dead.
+WATCH_SILENCE_SECONDS = 90
+
+METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where objects of a kind live."""
+
+    api_version: str
+    plural: str
+    metadata_only: bool = False  # the operator reads no more of them than their metadata
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL's path of one object, or of all in a namespace or the cluster."""
+        root = "/api" if "/" not in self.api_version else "/apis"
+        parts = [root, self.api_version, *(("namespaces", namespace) if namespace else ()), self.plural]
+        return "/".join([*parts, *(part for part in (name, subresource) if part)])
+
+
+RESOURCES = {
+    "ServiceAccount": Resource("v1", "serviceaccounts", metadata_only=True),
+    "ConfigMap": Resource("v1", "configmaps", metadata_only=True),
+    "Service": Resource("v1", "services", metadata_only=True),
+    "Deployment": Resource("apps/v1", "deployments"),
+    "Pod": Resource("v1", "pods"),
+    "Event": Resource("v1", "events"),
+    "StrataModel": Resource(API_VERSION, PLURAL),
+}
+
+
+def configuration() -> Any:
+    """The pod's service account where there is one, else the kubeconfig of ``$KUBECONFIG`` or the home directory.
+
+    Raises ApiError where neither is usable.
+    """
+    made = kubernetes.Configuration()
+    try:
+        kubernetes_config.load_incluster_config(client_configuration=made)
+    except kubernetes_config.ConfigException:
+        try:
+            kubernetes_config.load_kube_config(client_configuration=made)
+        except kubernetes_config.ConfigException as error:
+            raise ApiError(f"no service account and no usable kubeconfig: {error}; set KUBECONFIG") from error
+    return made
+
+
+class Client:
+    """Thread-safe. ``on_request(verb, status)`` is called after each request; status 0 means no answer."""
+
+    def __init__(self, config: Any, *, on_request: Callable[[str, int], None], threads: int) -> None:
+        config.connection_pool_maxsize = threads
+        config.retries = False  # the queue retries, with back-off and knowing what for
+        self._on_request = on_request
+        self._api = kubernetes.ApiClient(config)
+        self._api.user_agent = "strata-operator"
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        """One object. Raises MissingError where there is none."""
+        return self._call("GET", RESOURCES[kind].path(namespace, name), verb="get")
+
+    def list(self, kind: str, namespace: str | None = None, **query: str) -> dict[str, Any]:
+        """One page of a list; ``query`` holds labelSelector, limit, continue and their like."""
+        resource = RESOURCES[kind]
+        accept = METADATA_ONLY.format("List") if resource.metadata_only else "application/json"
+        return self._call("GET", resource.path(namespace), query, accept=accept, verb="list")
+
+    def watch(self, kind: str, **query: str) -> Iterator[dict[str, Any]]:
+        """Events from ``resourceVersion`` on. Ends when the server ends it; raises UnavailableError when it breaks."""
+        resource = RESOURCES[kind]
+        accept = METADATA_ONLY.format("") if resource.metadata_only else "application/json"
+        query = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "300"}
+        timeout = (CONNECT_SECONDS, WATCH_SILENCE_SECONDS)
+        answer = self._send("GET", resource.path(), query, accept=accept, timeout=timeout, verb="watch").response
+        try:
+            if answer.status >= 300:
+                raise _error("GET", resource.path(), answer.status, answer.data)
+            for line in iter_resp_lines(answer):
+                if line:
+                    yield json.loads(line)
+        except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as error:
+            raise UnavailableError(f"the watch of {resource.plural} broke: {error!r}") from error
+        finally:
+            answer.close()
+
+    def apply(
+        self, kind: str, manifest: Mapping[str, Any], *, manager: str, force: bool, subresource: str | None = None
+    ) -> dict[str, Any]:
+        """Server-side apply; returns the object as it is now."""
+        metadata = manifest["metadata"]
+        path = RESOURCES[kind].path(metadata["namespace"], metadata["name"], subresource)
+        query = {"fieldManager": manager, "force": "true" if force else "false"}
+        return self._call(
+            "PATCH", path, query, body=manifest, content_type="application/apply-patch+yaml", verb="apply"
+        )
+
+    def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """A new object. Raises RefusedError with status 409 where the name is taken."""
+        path = RESOURCES[kind].path(manifest["metadata"]["namespace"])
+        return self._call("POST", path, body=manifest, verb="create")
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON merge patch."""
+        path = RESOURCES[kind].path(namespace, name)
+        return self._call("PATCH", path, body=patch, content_type="application/merge-patch+json", verb="patch")
+
+    def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
+        response = self._send(method, path, query or {}, timeout=(CONNECT_SECONDS, READ_SECONDS), **options)
+        try:
+            data = response.read()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: the answer broke off: {error!r}") from error
+        if response.status >= 300:
+            raise _error(method, path, response.status, data)
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        verb: str,
+        timeout: tuple[int, int],
+        accept: str = "application/json",
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        headers = {"Accept": accept, **({"Content-Type": content_type} if body is not None else {})}
+        request = self._api.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            response = self._api.call_api(*request, _request_timeout=timeout)
+        except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+            self._on_request(verb, 0)
+            raise UnavailableError(f"{method} {path}: no answer from the API server: {error!r}") from error
+        self._on_request(verb, response.status)
+        return response
+
+
+def _error(method: str, path: str, status: int, data: bytes) -> ApiError:
+    """The server's own words, in our tree. A body that is no Status is quoted as it is."""
+    try:
+        message = json.loads(data)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = data.decode(errors="replace")[:500]
+    text = f"{method} {path}: {status}: {message}"
+    if status == 404:
+        return MissingError(text, status=status)
+    # Server-side apply answers 500 to a manifest with duplicate keys; that is no outage.
+    if status == 500 and "failed to create typed patch object" in message:
+        return RefusedError(text, status=status)
+    if status in (401, 408, 409, 429) or status >= 500:
+        return UnavailableError(text, status=status)
+    return RefusedError(text, status=status)

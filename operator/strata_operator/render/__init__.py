@@ -1,0 +1,21 @@
+"""A model's children as manifests; pure functions of the model and the operator's options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata_operator.api.model import StrataModel
+from strata_operator.render.account import account
+from strata_operator.render.config import config
+from strata_operator.render.deployment import deployment
+from strata_operator.render.meta import child_name
+from strata_operator.render.service import service, url
+
+__all__ = ["child_name", "children", "url"]
+
+
+def children(model: StrataModel, *, engine_image: str) -> dict[str, dict[str, Any]]:
+    """Every child by its kind, in the order in which they are applied: what a pod needs comes before the pod."""
+    settings = config(model)
+    made = [account(model), settings, service(model), deployment(model, settings, engine_image=engine_image)]
+    return {child["kind"]: child for child in made}

@@ -1,0 +1,67 @@
+"""What all children share: names, labels, owner references and the hash of what is applied."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from strata_operator.api.model import API_VERSION, KIND, StrataModel
+from strata_operator.api.observed import HASH_ANNOTATION, MODEL_LABEL
+
+_NAME_LIMIT = 52  # of 63: a Deployment's pods get a suffix of up to 11 characters
+
+
+def child_name(model_name: str) -> str:
+    """The name of a model's children: its own where a Service may bear it, else a readable one with a digest.
+
+    Only a digest of the whole name keeps ``a.b`` and ``a-b``, or two long names with one beginning, apart.
+    """
+    if len(model_name) <= _NAME_LIMIT and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", model_name):
+        return model_name
+    readable = re.sub(r"[^a-z0-9]+", "-", model_name)
+    readable = readable if readable[0].isalpha() else f"m-{readable}"
+    return f"{readable[: _NAME_LIMIT - 9].rstrip('-')}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}"
+
+
+def selector(model: StrataModel) -> dict[str, str]:
+    """The labels that find a model's pods."""
+    return {MODEL_LABEL: child_name(model.name)}
+
+
+def labels(model: StrataModel) -> dict[str, str]:
+    """Labels of every child and pod. None of the model's own: tools that track it by label would claim the children."""
+    return {
+        **selector(model),
+        "app.kubernetes.io/name": "strata-engine",
+        "app.kubernetes.io/instance": child_name(model.name),
+        "app.kubernetes.io/managed-by": "strata-operator",
+    }
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """A short hash that does not depend on the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def manifest(model: StrataModel, api_version: str, kind: str, **body: Any) -> dict[str, Any]:
+    """A child with metadata, owned by the model, bearing the hash of all of it."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": model.name,
+        "uid": model.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata: dict[str, Any] = {
+        "name": child_name(model.name),
+        "namespace": model.namespace,
+        "labels": labels(model),
+        "ownerReferences": [owner],
+    }
+    made = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+    metadata["annotations"] = {HASH_ANNOTATION: digest(made)}
+    return made

@@ -1,0 +1,179 @@
+"""From what is there to the status and the events that tell of it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from strata_operator import placement
+from strata_operator.api import conditions
+from strata_operator.api.conditions import ACCEPTED, DEGRADED, PROGRESSING, READY, Condition
+from strata_operator.api.model import StrataModel
+from strata_operator.api.observed import (
+    HASH_ANNOTATION,
+    MODEL_LABEL,
+    REVISION_ANNOTATION,
+    Child,
+    Observed,
+    Pod,
+    Rollout,
+    Trouble,
+)
+from strata_operator.plan import Action, Manifest, Plan
+from strata_operator.render import child_name, url
+
+Status = Mapping[str, Any]
+_NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that a person should know of a model."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def refused(message: str, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
+    """The status of a model whose spec cannot be served. What runs already is left as it is, and still counted."""
+    verdicts = [
+        Condition(ACCEPTED, False, "InvalidSpec", message),
+        Condition(PROGRESSING, False, "InvalidSpec", "nothing is done before the spec is accepted"),
+        Condition(READY, False, "InvalidSpec", message),
+        Condition(DEGRADED, True, "InvalidSpec", message),
+    ]
+    return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
+
+
+def status(
+    model: StrataModel,
+    desired: Mapping[str, Manifest],
+    observed: Observed,
+    plan: Plan,
+    *,
+    previous: Status,
+    now: datetime,
+) -> dict[str, Any]:
+    """The whole status. ``observed`` is the state after the plan's actions, as far as it is known."""
+    deployment = observed.children.get("Deployment")
+    if deployment is not None and deployment.owner_uid != model.uid:
+        deployment = None
+    rollout = (deployment.rollout if deployment else None) or _NONE
+    complete = not plan.blocked and _is_complete(model, deployment, desired["Deployment"])
+    trouble = None if complete else _trouble(model, desired["Deployment"], observed, plan)
+    verdicts = [
+        Condition(ACCEPTED, True, "Accepted", "the spec is valid"),
+        _progressing(model, desired["Deployment"], observed, plan, complete=complete, trouble=trouble),
+        _ready(model, complete=complete, trouble=trouble),
+        Condition(DEGRADED, True, trouble.reason, trouble.message)
+        if trouble
+        else Condition(DEGRADED, False, "AsExpected", "nothing stands in the way"),
+    ]
+    return {
+        **_written(verdicts, generation=model.generation, previous=previous, now=now),
+        "replicas": rollout.replicas,
+        "readyReplicas": rollout.ready,
+        "selector": f"{MODEL_LABEL}={child_name(model.name)}",
+        "url": url(model),
+    }
+
+
+def _written(verdicts: Iterable[Condition], *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
+    merged = conditions.merge(verdicts, previous.get("conditions") or (), generation=generation, now=now)
+    return {"observedGeneration": generation, "conditions": merged}
+
+
+def _is_complete(model: StrataModel, deployment: Child | None, wanted: Manifest) -> bool:
+    """All pods are of this spec and ready. Counts of an older generation or revision say nothing."""
+    if deployment is None or deployment.rollout is None:
+        return False
+    rollout = deployment.rollout
+    return (
+        deployment.hash == wanted["metadata"]["annotations"][HASH_ANNOTATION]
+        and rollout.observed_generation >= rollout.generation
+        and rollout.updated == rollout.replicas == rollout.ready == model.replicas
+    )
+
+
+def _current(wanted: Manifest, pods: Iterable[Pod]) -> list[Pod]:
+    revision = wanted["spec"]["template"]["metadata"]["annotations"][REVISION_ANNOTATION]
+    return [pod for pod in pods if pod.revision == revision and not pod.deleting]
+
+
+def _trouble(model: StrataModel, wanted: Manifest, observed: Observed, plan: Plan) -> Trouble | None:
+    """Why the model is not served as wanted; None while it only takes its time."""
+    if plan.blocked:
+        return plan.blocked[0]
+    deployment = observed.children.get("Deployment")
+    if deployment and deployment.rollout and deployment.rollout.failure:
+        return Trouble("PodsRefused", deployment.rollout.failure)
+    troubles = [pod.trouble for pod in _current(wanted, observed.pods) if pod.trouble]
+    if any(pod.deleting for pod in observed.pods):
+        # The new pod waits for what the old one still holds.
+        troubles = [trouble for trouble in troubles if trouble.reason != "Unschedulable"]
+    if not troubles:
+        return None
+    first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
+    if first.reason == "Unschedulable":
+        return Trouble(first.reason, f"needs {placement.needs(model.hardware)}; the scheduler says: {first.message}")
+    return first
+
+
+def _progressing(
+    model: StrataModel, wanted: Manifest, observed: Observed, plan: Plan, *, complete: bool, trouble: Trouble | None
+) -> Condition:
+    if complete:
+        return Condition(PROGRESSING, False, "Complete", "the spec is rolled out")
+    if trouble:
+        return Condition(PROGRESSING, False, trouble.reason, "held up; the condition Degraded says by what")
+    if plan.waiting:
+        return Condition(PROGRESSING, True, "Waiting", f"waits until {', '.join(plan.waiting)} is gone")
+    pods = _current(wanted, observed.pods)
+    if any(pod.running and not pod.ready for pod in pods):
+        return Condition(PROGRESSING, True, "Loading", "the engine loads the model; GET /ready tells how far it is")
+    if any(pod.creating for pod in pods):
+        return Condition(PROGRESSING, True, "Creating", "the node pulls the image and mounts the volumes")
+    if pods and not all(pod.ready for pod in pods):
+        return Condition(PROGRESSING, True, "Scheduling", "the pods wait for a node")
+    return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped until {model.replicas} run")
+
+
+def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Condition:
+    if trouble:
+        return Condition(READY, False, trouble.reason, trouble.message)
+    if not complete:
+        return Condition(READY, False, "Progressing", "not all replicas of this generation are ready yet")
+    if model.replicas == 0:
+        start = f"kubectl scale stratamodel/{model.name} -n {model.namespace} --replicas=1 starts one"
+        return Condition(READY, False, "ScaledToZero", f"spec.replicas is 0, so no pod runs; {start}")
+    return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
+
+
+def events(new: Status, previous: Status, actions: Sequence[Action] = ()) -> list[Event]:
+    """What changed for a person between two statuses, and what was done. ``actions`` are those that succeeded."""
+    told = []
+    made = [action.kind for action in actions if action.verb == "create"]
+    if made and not previous:
+        told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
+    elif made:
+        told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
+    changed = [action.kind for action in actions if action.verb == "update"]
+    if changed:
+        told.append(Event("Normal", "Updated", f"applied the new spec to {', '.join(changed)}"))
+    for action in actions:
+        if action.verb == "restore":
+            fields = ", ".join(path.lstrip(".") for path in action.lost)
+            told.append(Event("Normal", "Restored", f"put back {fields} of {action.kind}, changed by somebody else"))
+    degraded, before = conditions.find(new, DEGRADED), conditions.find(previous, DEGRADED)
+    if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
+        "True",
+        degraded["reason"],
+    ):
+        told.append(Event("Warning", degraded["reason"], degraded["message"]))
+    ready = conditions.find(new, READY)
+    if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
+        told.append(Event("Normal", "Ready", ready["message"]))
+    return told

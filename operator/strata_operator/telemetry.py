@@ -1,0 +1,92 @@
+"""What the operator shows of itself: metrics, and whether it still works; plain HTTP on one port."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
+
+from strata_operator.cluster.watch import Watch
+from strata_operator.workers import WorkQueue
+
+# A reconcile makes some fifteen requests of at most 35 s each; one that takes this long hangs.
+STUCK_SECONDS = 600.0
+# A watch turns at least once in the 90 s after which silence is an error, and once in 10 s while it fails.
+SILENT_SECONDS = 240.0
+
+
+class Telemetry:
+    """Collectors in a registry of their own, and the judge behind ``/healthz`` and ``/readyz``."""
+
+    def __init__(self, queue: WorkQueue[Any], watches: Callable[[], Sequence[Watch]]) -> None:
+        self._queue = queue
+        self._watches = watches
+        self.registry = CollectorRegistry()
+        self._reconciles = Counter(
+            "strata_operator_reconciles", "Reconciles by their outcome.", ["outcome"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "strata_operator_reconcile_duration_seconds",
+            "Time of one reconcile.",
+            buckets=(0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0),
+            registry=self.registry,
+        )
+        self._requests = Counter(
+            "strata_operator_api_requests",
+            "Requests to the API server by verb and HTTP status; status 0 means no answer.",
+            ["verb", "status"],
+            registry=self.registry,
+        )
+        depth = Gauge("strata_operator_queue_depth", "Models that wait for a reconcile.", registry=self.registry)
+        depth.set_function(lambda: len(queue))
+
+    def reconciled(self, outcome: str, seconds: float) -> None:
+        """To be called after each reconcile."""
+        self._reconciles.labels(outcome).inc()
+        self._seconds.observe(seconds)
+
+    def requested(self, verb: str, status: int) -> None:
+        """To be called after each request to the API server."""
+        self._requests.labels(verb, str(status)).inc()
+
+    def ailments(self) -> list[str]:
+        """Why the process should be started anew; empty while it works. An API server that is down is no reason."""
+        now = time.monotonic()
+        found = [
+            f"the watch of {watch.kind} hangs" for watch in self._watches() if now - watch.active_at > SILENT_SECONDS
+        ]
+        if self._queue.longest_busy() > STUCK_SECONDS:
+            found.append("a reconcile hangs")
+        return found
+
+    def unsynced(self) -> list[str]:
+        """Kinds whose first list has not come yet."""
+        return [watch.kind for watch in self._watches() if not watch.synced.is_set()]
+
+    async def serve(self, address: str, port: int) -> web.AppRunner:
+        """Serve ``/healthz``, ``/readyz`` and ``/metrics`` from the loop that runs kopf: if it stalls, so do they."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, address, port).start()
+        return runner
+
+    async def _health(self, _: web.Request) -> web.Response:
+        found = self.ailments()
+        return web.Response(text="\n".join(found or ["ok"]) + "\n", status=503 if found else 200)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        missing = self.unsynced()
+        text = f"waits for the first list of {', '.join(missing)}\n" if missing else "ok\n"
+        return web.Response(text=text, status=503 if missing else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=exposition.generate_latest(self.registry), headers={"Content-Type": exposition.CONTENT_TYPE_LATEST}
+        )
