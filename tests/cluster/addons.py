@@ -24,7 +24,6 @@ def dns(site: Site) -> Service:
     # No `forward`: the world outside is none of a pod's business here, and a wrong name fails at once.
     corefile = f"""\
 .:53 {{
-    bind {site.network.node}
     errors
     health 127.0.0.1:8080
     ready {site.network.node}:{_DNS_READY_PORT}
