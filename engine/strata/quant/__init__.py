@@ -1,1 +1,24 @@
-"""Bit formats: pack, unpack, sizes, errors."""
+"""Bit formats: pack, unpack, sizes, errors.
+
+Formats are registered by name; importing this package never imports torch.
+"""
+
+from __future__ import annotations
+
+from strata.errors import OptionError
+from strata.quant.base import Format, QuantizedTensor
+from strata.quant.bf16 import BF16
+from strata.quant.int4 import Int4
+from strata.quant.int8 import Int8
+
+FORMATS: dict[str, Format] = {item.name: item for item in (BF16(), Int8(), Int4())}
+
+
+def get(name: str) -> Format:
+    """The format called ``name``; raises OptionError with the known names."""
+    if name not in FORMATS:
+        raise OptionError(f"dtype {name!r} is unknown; one of {', '.join(FORMATS)} is needed")
+    return FORMATS[name]
+
+
+__all__ = ["FORMATS", "Format", "QuantizedTensor", "get"]

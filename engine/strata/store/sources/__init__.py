@@ -1,1 +1,59 @@
 """Foreign checkpoints: tensors by name, lazily."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata.errors import CheckpointError
+from strata.store.sources.base import Source
+from strata.store.sources.builtin import SCHEME, builtin_path
+
+ACCEPTED = (
+    "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
+    f"or {SCHEME}NAME"
+)
+
+
+def source_path(source: str) -> Path:
+    """The existing file or directory behind what the user gave; raises CheckpointError with what is accepted."""
+    if source.startswith(SCHEME):
+        return builtin_path(source)
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise CheckpointError(f"{source!r} does not exist; a model is {ACCEPTED}")
+    return path
+
+
+def source_files(path: Path) -> list[Path]:
+    """The files that make the checkpoint, sorted: what a cached store of it depends on."""
+    if path.is_file():
+        return [path]
+    return sorted(
+        file for pattern in ("*.json", "*.safetensors", "*.jinja") for file in path.glob(pattern) if file.is_file()
+    )
+
+
+def open_source(path: Path) -> Source:
+    """Open a checkpoint by what it is; raises CheckpointError when it is none or damaged."""
+    if path.is_file():
+        from strata.store.sources.gguf import GGUFSource
+
+        return GGUFSource(path)
+    if (path / "config.json").is_file() and any(path.glob("*.safetensors*")):
+        from strata.store.sources.safetensors import SafetensorsSource
+
+        return SafetensorsSource(path)
+    raise CheckpointError(f"{path} is not a model: {_found(path)}. A model is {ACCEPTED}")
+
+
+def _found(path: Path) -> str:
+    names = sorted(entry.name for entry in path.iterdir())
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if ggufs:
+        return f"it holds {', '.join(ggufs)}; give the path of the .gguf file itself"
+    if "config.json" in names:
+        return "it has a config.json, but no *.safetensors"
+    return f"it holds {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}" if names else "it is empty"
+
+
+__all__ = ["ACCEPTED", "Source", "open_source", "source_files", "source_path"]

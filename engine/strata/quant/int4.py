@@ -1,0 +1,190 @@
+"""4-bit integers in asymmetric groups of 32 along a row, with two-level scales: at most 4.63 bits a weight.
+
+    w[r, c] = d * scales[r, g] * code[r, c] - dmin * mins[r, g]      g = c // 32, code in 0 .. 15
+    d, dmin = super[r, s]                                            s = min(g // 8, n_super - 1)
+
+with n_super = max(1, cols // 256): the last superblock of a row takes the groups that do not fill one of their own.
+``d`` is never negative. ``dmin`` is positive where any group of the superblock reaches below zero (then a group that
+lies wholly above zero is coded from zero), and negative where none does.
+
+Nibbles: within 8 consecutive weights of a row, byte j (0 .. 3) holds weight j in its low and weight j + 4 in its high
+half. A 32-bit word is thus 8 weights, and one mask gives 4 consecutive ones in byte lanes, as dot-product instructions
+take them.
+"""
+
+from __future__ import annotations
+
+from strata.quant.base import GROUP, Part, QuantizedTensor, Tensor, concat, row_chunks
+
+SUPER = 8  # groups that share d and dmin
+_LEVELS = 15  # largest code
+_SCALES = 255  # largest 8-bit scale or minimum
+# Widths of the coded range, in code steps around the 15 of the plain range, from which the fit starts.
+# One narrower and one wider start lower the error of random normal weights by 9 % against the plain range.
+_STARTS = (-1.0, 1.0)
+# A chunk whose plain fit leaves less than this share of its energy lies on a 16-level grid already (GGUF Q4_0, Q4_1).
+_ON_GRID = 1e-10
+
+
+def num_super(cols: int) -> int:
+    """Superblocks of a row."""
+    return max(1, cols // (GROUP * SUPER))
+
+
+class Int4:
+    """Parts ``codes``: uint8 [rows, cols/2]; ``scales``, ``mins``: uint8 [rows, cols/32]; ``super``: float16
+    [rows, n_super, 2] = d, dmin."""
+
+    name = "int4"
+
+    def accepts(self, rows: int, cols: int) -> bool:
+        return cols % GROUP == 0
+
+    def parts(self, rows: int, cols: int) -> dict[str, Part]:
+        return {
+            "codes": Part("U8", (rows, cols // 2)),
+            "scales": Part("U8", (rows, cols // GROUP)),
+            "mins": Part("U8", (rows, cols // GROUP)),
+            "super": Part("F16", (rows, num_super(cols), 2)),
+        }
+
+    def num_bytes(self, rows: int, cols: int) -> int:
+        return rows * (cols // 2 + 2 * (cols // GROUP) + 4 * num_super(cols))
+
+    def pack(self, weight: Tensor) -> QuantizedTensor:
+        rows, cols = weight.shape
+        return QuantizedTensor(self.name, (rows, cols), concat([_pack_rows(chunk) for chunk in row_chunks(weight)]))
+
+    def unpack(self, weight: QuantizedTensor) -> Tensor:
+        import torch
+
+        rows, cols = weight.shape
+        parts = weight.parts
+        words = parts["codes"].view(rows, -1, 4)
+        codes = torch.stack([words & 15, words >> 4], dim=2).view(rows, -1, GROUP).float()
+        spread = _superblock_of(parts["scales"].shape[1], parts["codes"].device)
+        d, dmin = parts["super"].float()[:, spread].unbind(-1)
+        scale, minimum = d * parts["scales"], dmin * parts["mins"]
+        return torch.sub(codes * scale[..., None], minimum[..., None]).view(rows, cols)
+
+
+def _superblock_of(groups: int, device: Tensor) -> Tensor:
+    """Index of each group's superblock: int64 [groups]."""
+    import torch
+
+    return (torch.arange(groups, device=device) // SUPER).clamp_(max=num_super(groups * GROUP) - 1)
+
+
+def _pack_rows(weight: Tensor) -> dict[str, Tensor]:
+    import torch
+
+    rows, cols = weight.shape
+    w = weight.view(rows, cols // GROUP, GROUP)
+    scale, low = _fit(w)
+    spread = _superblock_of(w.shape[1], w.device)
+
+    def per_superblock(values: Tensor) -> Tensor:  # the largest of each superblock: [rows, n_super]
+        out = torch.zeros(rows, num_super(cols), device=w.device)
+        return out.scatter_reduce(1, spread.expand_as(values), values, "amax")
+
+    below = per_superblock(-low)
+    above = per_superblock(low.clamp(min=0))
+    d = _half_up(per_superblock(scale) / _SCALES)
+    # Magnitude and sign of dmin: see the head of this file.
+    dmin = torch.where(below > 0, _half_up(below / _SCALES), -_half_up(above / _SCALES))
+    codes, scales, mins = _round(w, scale, low, d.float()[:, spread], dmin.float()[:, spread])
+    pairs = codes.to(torch.uint8).view(rows, cols // 8, 2, 4)
+    return {
+        "codes": (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).view(rows, cols // 2),
+        "scales": scales.to(torch.uint8),
+        "mins": mins.to(torch.uint8),
+        "super": torch.stack([d, dmin], dim=-1),
+    }
+
+
+def _fit(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Step and lowest value of each group [rows, groups], before they are rounded to 8 bits."""
+    import torch
+
+    low, high = w.amin(-1), w.amax(-1)
+    scale = (high - low) / _LEVELS
+    error = _error(w, _codes(w, scale, low), scale, low)
+    if error.sum() <= _ON_GRID * w.square().sum():
+        return scale, low
+    best_scale, best_low = scale, low
+    for start in _STARTS:
+        narrower = (high - low) / (_LEVELS + start)
+        codes = _codes(w, narrower, low + narrower * start / 2)
+        new_scale, new_low = _least_squares(w, codes)
+        new_error = _error(w, _codes(w, new_scale, new_low), new_scale, new_low)
+        better = new_error < error
+        error = torch.where(better, new_error, error)
+        best_scale = torch.where(better, new_scale, best_scale)
+        best_low = torch.where(better, new_low, best_low)
+    return best_scale, best_low
+
+
+def _round(w: Tensor, scale: Tensor, low: Tensor, d: Tensor, dmin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes [rows, groups, 32], 8-bit scales and minima [rows, groups], all as float32 integers.
+
+    Rounding the scale moves the best minimum and the other way round, so each is fitted once more to the other's
+    rounded value and kept where the error falls.
+    """
+    import torch
+
+    inverse_d, inverse_dmin = _inverse(d), _inverse(dmin)
+    scales = (scale * inverse_d).round_().clamp_(0, _SCALES)
+    mins = (-low * inverse_dmin).round_().clamp_(0, _SCALES)
+    codes = _codes(w, d * scales, -dmin * mins)
+    error = _error(w, codes, d * scales, -dmin * mins)
+    mean = w.mean(-1)
+    for part in ("mins", "scales"):
+        new_scales, new_mins = scales, mins
+        if part == "mins":
+            new_mins = ((d * scales * codes.mean(-1) - mean) * inverse_dmin).round_().clamp_(0, _SCALES)
+        else:
+            product = ((w + (dmin * mins)[..., None]) * codes).sum(-1)
+            new_scales = (product / codes.square().sum(-1).clamp_(min=1) * inverse_d).round_().clamp_(0, _SCALES)
+        new_codes = _codes(w, d * new_scales, -dmin * new_mins)
+        new_error = _error(w, new_codes, d * new_scales, -dmin * new_mins)
+        better = new_error < error
+        error = torch.where(better, new_error, error)
+        scales = torch.where(better, new_scales, scales)
+        mins = torch.where(better, new_mins, mins)
+        codes = torch.where(better[..., None], new_codes, codes)
+    return codes, scales, mins
+
+
+def _codes(w: Tensor, scale: Tensor, low: Tensor) -> Tensor:
+    return ((w - low[..., None]) * _inverse(scale)[..., None]).round_().clamp_(0, _LEVELS)
+
+
+def _error(w: Tensor, codes: Tensor, scale: Tensor, low: Tensor) -> Tensor:
+    """Squared error of each group."""
+    return (codes * scale[..., None]).add_(low[..., None]).sub_(w).square_().sum(-1)
+
+
+def _least_squares(w: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """The step and lowest value that fit given codes best: w ~ scale * code + low."""
+    import torch
+
+    sum_c, sum_cc = codes.sum(-1), codes.square().sum(-1)
+    sum_w, sum_wc = w.sum(-1), (w * codes).sum(-1)
+    spread = GROUP * sum_cc - sum_c * sum_c  # 0 where all codes are equal
+    scale = torch.where(spread > 0, (GROUP * sum_wc - sum_c * sum_w) / spread.clamp(min=1), 0.0).clamp_(min=0)
+    return scale, (sum_w - scale * sum_c) / GROUP
+
+
+def _inverse(values: Tensor) -> Tensor:
+    import torch
+
+    return torch.where(values == 0, 0.0, 1 / values)
+
+
+def _half_up(values: Tensor) -> Tensor:
+    """The smallest fp16 that is not below ``values`` >= 0: 255 steps of it always reach the largest value, even where
+    fp16 is subnormal and coarse (steps of 6e-8)."""
+    import torch
+
+    half = values.clamp(max=65504.0).half()
+    return torch.where(half.float() < values, (half.view(torch.int16) + 1).view(torch.half), half)

@@ -1,0 +1,37 @@
+"""Small files of a checkpoint or store, with errors that name them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from strata.errors import CheckpointError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; raises CheckpointError naming it."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(table).__name__}; an object is needed")
+    return table
+
+
+def check_tokenizer(path: Path) -> None:
+    """Raises CheckpointError naming the file when it is missing or not a tokenizer."""
+    from tokenizers import Tokenizer
+
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} is missing: a fast tokenizer is needed beside the weights. Fetch it with the checkpoint, or make "
+            "one from its other tokenizer files with Hugging Face's AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
+    try:
+        Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise CheckpointError(f"{path} is not a tokenizer that can be read: {error}") from error

@@ -1,0 +1,44 @@
+"""From what the user names as the model to a store that can be loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from strata import quant
+from strata.store.convert import convert, is_store
+from strata.store.manifest import FORMAT_VERSION
+from strata.store.sources import source_files, source_path
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progress: Progress | None = None) -> Path:
+    """The directory of a store: ``source`` itself when it is one, else its conversion to ``dtype`` in the cache.
+
+    cache_dir: where converted stores are kept; None is ``default_cache_dir()``. A checkpoint is converted once: the
+    store's name depends on its files' paths, sizes and times, on ``dtype`` and on the store format. Raises what
+    ``convert`` raises.
+    """
+    quant.get(dtype)
+    path = source_path(source)
+    if is_store(path):
+        return path
+    cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+    target = cache / f"{path.resolve().stem}-{dtype}-{_key(path, dtype)}"
+    return target if is_store(target) else convert(source, target, dtype, progress=progress, reuse=True)
+
+
+def default_cache_dir() -> Path:
+    """$STRATA_CACHE_DIR, else $XDG_CACHE_HOME/strata/stores, else ~/.cache/strata/stores."""
+    if os.environ.get("STRATA_CACHE_DIR"):
+        return Path(os.environ["STRATA_CACHE_DIR"]).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "strata" / "stores"
+
+
+def _key(path: Path, dtype: str) -> str:
+    files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
+    return hashlib.sha256(repr((FORMAT_VERSION, dtype, files)).encode()).hexdigest()[:16]

@@ -1,0 +1,110 @@
+"""Opening a store and reading its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata.config import ModelConfig
+from strata.errors import CheckpointError
+from strata.quant import QuantizedTensor
+from strata.quant.base import Part, Tensor
+from strata.store import manifest as manifests
+from strata.store.files import read_json
+from strata.store.manifest import Manifest
+from strata.store.shard import altered, read_shard
+from strata.store.sources import ACCEPTED
+from strata.store.tensors import check
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A converted model on disk. Opening imports no torch and reads no weights."""
+
+    path: Path
+    model_config: ModelConfig
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path | str) -> Store:
+        """Read the manifest and check that every file is there with its size.
+
+        Raises CheckpointError naming the file that is missing, truncated or of an unknown version.
+        """
+        path = Path(path)
+        origin = path / "config.json"
+        if not origin.is_file():
+            raise CheckpointError(f"{path} is not a store: it has no config.json. A model is {ACCEPTED}")
+        table = read_json(origin)
+        if manifests.KEY not in table:
+            raise CheckpointError(
+                f"{path} is not a store: its config.json has no {manifests.KEY!r} table; convert it first"
+            )
+        manifest = Manifest.from_table(table[manifests.KEY], origin=str(origin))
+        config = ModelConfig.from_hf(table, origin=str(origin))
+        check(config, {name: weight.shape for name, weight in manifest.weights.items()}, origin=str(path))
+        for file in TOKENIZER_FILES:
+            if not (path / file).is_file():
+                raise altered(path, file, "the file is missing")
+        for shard in manifest.shards:
+            try:
+                size = (path / shard.file).stat().st_size
+            except OSError as error:
+                raise altered(path, shard.file, "the shard is missing") from error
+            if size != shard.bytes:
+                what = "truncated" if size < shard.bytes else "altered"
+                raise altered(path, shard.file, f"the shard is {what}: it has {size} bytes, written were {shard.bytes}")
+        return cls(path, config, manifest)
+
+    @property
+    def dtype(self) -> str:
+        """The bit format that the store was converted to."""
+        return self.manifest.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights in memory."""
+        return sum(weight.num_bytes for weight in self.manifest.weights.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The weights' Hugging Face names in the order in which ``load`` yields them."""
+        return tuple(self.manifest.weights)
+
+    def load(self, device: Any = "cpu", progress: Progress | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by name: a QuantizedTensor in the formats int8 and int4, a plain tensor otherwise.
+
+        Each file is read once and its checksum compared at its end, so use no weight before the iterator ends.
+        progress: called with the bytes read and those of all files. Raises CheckpointError naming a damaged file.
+        """
+        total = sum(shard.bytes for shard in self.manifest.shards)
+        done = 0
+
+        def read(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            if progress is not None:
+                progress(done, total)
+
+        for index, shard in enumerate(self.manifest.shards):
+            weights = dict(self.manifest.of_shard(index))
+            expected: dict[str, Part] = {}
+            for name, weight in weights.items():
+                expected.update(weight.tensors(name))
+            tensors = read_shard(self.path, shard, expected, read)
+            for name, weight in weights.items():
+                parts = {part: next(tensors)[1].to(device) for part in weight.tensors(name)}
+                if weight.format in manifests.PLAIN_DTYPES:
+                    yield name, parts[name]
+                else:
+                    rows, cols = weight.shape
+                    named = {part.removeprefix(f"{name}."): tensor for part, tensor in parts.items()}
+                    yield name, QuantizedTensor(weight.format, (rows, cols), named)
+            for _ in tensors:  # runs the checks at the end of the file
+                raise AssertionError("a shard yields no more than its weights")

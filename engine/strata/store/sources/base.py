@@ -1,0 +1,40 @@
+"""What the converter needs of a foreign checkpoint, whatever its file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from strata.quant.base import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTensor:
+    """A stored tensor. ``dtype`` is the source's own name of its type: "BF16", "F32", "Q4_1"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Source(Protocol):
+    """A checkpoint whose tensors are read one at a time, by their Hugging Face names."""
+
+    @property
+    def origin(self) -> str:
+        """The file or directory, as errors name it."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The keys of a Hugging Face ``config.json``."""
+
+    @property
+    def tensors(self) -> Mapping[str, SourceTensor]:
+        """Every tensor that the checkpoint holds."""
+
+    def read(self, name: str) -> Tensor:
+        """The tensor on the CPU as bfloat16, float16 or float32; quantised ones as float32."""
+
+    def write_tokenizer(self, directory: Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and, where there is one, generation_config.json."""

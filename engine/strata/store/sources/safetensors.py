@@ -1,0 +1,90 @@
+"""A Hugging Face checkpoint directory: config.json, *.safetensors, tokenizer files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from strata.errors import CheckpointError, UnsupportedModelError
+from strata.quant.base import Tensor
+from strata.store.files import check_tokenizer, read_json
+from strata.store.sources.base import SourceTensor
+
+TYPES = ("BF16", "F16", "F32")
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+class SafetensorsSource:
+    """Implements ``strata.store.sources.base.Source``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.origin = str(path)
+        self.config: Mapping[str, Any] = read_json(path / "config.json")
+        if self.config.get("quantization_config"):
+            table = self.config["quantization_config"]
+            method = table.get("quant_method") if isinstance(table, dict) else table
+            raise UnsupportedModelError(
+                f"{path / 'config.json'}: weights quantised with {method!r} are not supported; "
+                f"give a checkpoint in {', '.join(TYPES)}, or a GGUF"
+            )
+        self._files: dict[str, Any] = {}  # name of a tensor: the open file that holds it
+        self.tensors: dict[str, SourceTensor] = {}
+        index = self._index()
+        for file in sorted(set(index.values())) if index is not None else [_SINGLE]:
+            self._open(path / file)
+        lost = sorted(set(index or ()) - set(self.tensors))
+        if lost:
+            raise CheckpointError(f"{path / _INDEX} lists tensors that its files do not hold: {', '.join(lost[:8])}")
+
+    def read(self, name: str) -> Tensor:
+        """See ``Source.read``."""
+        return self._files[name].get_tensor(name)
+
+    def write_tokenizer(self, directory: Path) -> None:
+        """See ``Source.write_tokenizer``."""
+        check_tokenizer(self._path / "tokenizer.json")
+        shutil.copyfile(self._path / "tokenizer.json", directory / "tokenizer.json")
+        path = self._path / "tokenizer_config.json"
+        config = read_json(path) if path.exists() else {}
+        template = self._path / "chat_template.jinja"  # newer checkpoints keep it in a file of its own
+        if template.is_file():
+            config["chat_template"] = template.read_text(encoding="utf-8")
+        elif isinstance(config.get("chat_template"), list):  # several by name; "default" is for chat
+            named = {entry.get("name"): entry.get("template") for entry in config["chat_template"]}
+            config["chat_template"] = named.get("default")
+        config.setdefault("chat_template", None)
+        for key in ("bos_token", "eos_token", "unk_token", "pad_token"):
+            if isinstance(config.get(key), dict):  # a token with its stripping rules; those are in tokenizer.json
+                config[key] = config[key].get("content")
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        if (self._path / "generation_config.json").is_file():
+            shutil.copyfile(self._path / "generation_config.json", directory / "generation_config.json")
+
+    def _index(self) -> dict[str, str] | None:
+        path = self._path / _INDEX
+        if not path.exists():
+            return None
+        table = read_json(path).get("weight_map")
+        if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
+            raise CheckpointError(f"{path}: 'weight_map' is not a table from tensor to file")
+        return table
+
+    def _open(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; fetch the checkpoint again")
+        try:
+            file = safe_open(str(path), framework="pt")
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                piece = file.get_slice(name)
+                self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
+                self._files[name] = file
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is truncated or damaged ({error}); fetch it again") from error
