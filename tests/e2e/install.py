@@ -15,7 +15,12 @@ EXAMPLE = ROOT / "manifests" / "examples" / "strata-model.yaml"
 
 def install(target: Target, images: Images) -> None:
     """Install or upgrade the release and wait for the operator. Raises JourneyError."""
-    values = {"operator.image": images.operator, "engine.image": images.engine}
+    registry, _, operator_tag = images.operator.partition("/strata-operator:")
+    values = {
+        "image.registry": registry,
+        "image.tag": operator_tag,
+        "engineImage.tag": images.engine.rpartition(":")[2],
+    }
     settings = [part for key, value in values.items() for part in ("--set-string", f"{key}={value}")]
     target.run(
         "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), "--install",

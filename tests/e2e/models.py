@@ -11,7 +11,7 @@ from kubernetes import client, config, watch
 
 from tests.e2e.target import JourneyError, Target
 
-OPERATOR_NAMESPACE, OPERATOR = "strata-system", "strata-operator"
+OPERATOR_NAMESPACE, OPERATOR = "strata-system", "strata"
 GROUP, VERSION, PLURAL = "strata.ai", "v1alpha1", "stratamodels"
 # A model may be degraded for a while and mend: a pull is tried again, a pod starts again.
 DEGRADED_SECONDS = 45
