@@ -24,7 +24,7 @@ class Engine(Protocol):
 
     @property
     def ready(self) -> EngineReady | None:
-        """Facts about the model; None until it is loaded."""
+        """Facts about the model; None until it is loaded, kept after a failure."""
 
     @property
     def stats(self) -> EngineStats | None:

@@ -67,6 +67,7 @@ class FakeEngine:
         self._max_open = max_open
         self._state: EngineState = "loading"
         self._progress: LoadProgress | None = None
+        self._ready: EngineReady | None = None
         self._failed: EngineFailed | None = None
         self._rejection: StrataError | None = None
         self._open: dict[str, int] = {}  # request id to tokens of prompt and output
@@ -85,7 +86,7 @@ class FakeEngine:
         elif self._load_failure is not None:
             self._state, self._failed = "failed", self._load_failure
         else:
-            self._state = "ready"
+            self._state, self._ready = "ready", self._facts
         self._wake()
 
     def pause(self) -> None:
@@ -133,7 +134,7 @@ class FakeEngine:
 
     @property
     def ready(self) -> EngineReady | None:
-        return self._facts if self._state == "ready" else None
+        return self._ready
 
     @property
     def stats(self) -> EngineStats | None:
@@ -154,6 +155,8 @@ class FakeEngine:
 
     async def wait_ready(self) -> EngineReady:
         await self.wait_until(lambda engine: engine.state != "loading")
+        if self._failed is not None and self._failed.is_usage_error:
+            raise UsageError(self._failed.message)
         self._raise_unless_ready()
         return self._facts
 
@@ -216,10 +219,8 @@ class FakeEngine:
             await self._change()
 
     def _raise_unless_ready(self) -> None:
-        if self._failed is not None:
-            raise (UsageError if self._failed.is_usage_error else EngineError)(self._failed.message)
         if self._state != "ready":
-            raise EngineError(f"the engine is {self._state}; requests are served while it is ready")
+            raise EngineError(self.failure or f"the engine is {self._state}; requests are served while it is ready")
 
     async def _change(self) -> None:
         self._changed.clear()

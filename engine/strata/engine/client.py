@@ -1,0 +1,222 @@
+"""The server's side of the engine: starts the process and speaks with it. Importing it never imports torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+from collections.abc import AsyncGenerator
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+from strata.config import EngineConfig
+from strata.engine.api import EngineState
+from strata.engine.messages import (
+    Abort,
+    Command,
+    EngineFailed,
+    EngineReady,
+    EngineStats,
+    Event,
+    LoadProgress,
+    Rejected,
+    Shutdown,
+    StepOutputs,
+    Submit,
+)
+from strata.engine.process import run_engine
+from strata.errors import EngineError, RequestError, StrataError, UsageError
+from strata.request import FinishReason, GenerationRequest, TokenOutput
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 10.0  # that the process has to end by itself before it is killed
+
+
+class EngineClient:
+    """An ``Engine`` (see there) in a spawned process. All methods belong to the event loop of ``start()``.
+
+    load: import path ``module:function`` of what loads the model inside the process.
+    """
+
+    def __init__(self, config: EngineConfig, *, load: str = "strata.engine.loop:load_engine") -> None:
+        self._config = config
+        self._load = load
+        self._state: EngineState = "loading"
+        self._progress: LoadProgress | None = None
+        self._ready: EngineReady | None = None
+        self._stats: EngineStats | None = None
+        self._failed: EngineFailed | None = None
+        self._open: dict[str, asyncio.Queue[TokenOutput | StrataError]] = {}
+        self._loaded = asyncio.Event()  # loading has ended, well or not
+        self._exited = asyncio.Event()
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def progress(self) -> LoadProgress | None:
+        return self._progress
+
+    @property
+    def ready(self) -> EngineReady | None:
+        return self._ready
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return self._stats
+
+    @property
+    def failure(self) -> str | None:
+        return self._failed.message if self._failed is not None else None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine; None before the start and after the end."""
+        return self._process.pid if self._process is not None and not self._exited.is_set() else None
+
+    async def start(self) -> None:
+        if self._process is not None or self._state != "loading":
+            raise EngineError("the engine was started before; make a new client to start another")
+        context = multiprocessing.get_context("spawn")  # a fork would copy the server's threads and sockets
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=run_engine,
+            args=(theirs, self._config, self._load, logging.getLogger().getEffectiveLevel()),
+            name="strata-engine",
+            daemon=True,  # if close() is never called, the interpreter ends the process instead of waiting for it
+        )
+        self._process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pipe.fileno(), self._on_readable)
+        loop.add_reader(self._process.sentinel, self._on_exit)
+        logger.info("engine process %d loads %s", self._process.pid, self._config.model)
+
+    async def wait_ready(self) -> EngineReady:
+        await self._loaded.wait()
+        if self._failed is not None:
+            raise (UsageError if self._failed.is_usage_error else EngineError)(self._failed.message)
+        if self._ready is None or self._state == "closed":
+            raise EngineError("the engine was closed")
+        return self._ready
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        if self._state != "ready":
+            raise EngineError(self.failure or f"the engine is {self._state}; requests are served while it is ready")
+        if request.request_id in self._open:
+            raise RequestError(f"a request with the id {request.request_id!r} is already in flight; ids must differ")
+        outputs = self._open[request.request_id] = asyncio.Queue()
+        finished = False
+        try:
+            self._send(Submit(request))
+            while not finished:
+                output = await outputs.get()
+                if isinstance(output, StrataError):
+                    finished = True
+                    raise output
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            del self._open[request.request_id]
+            if not finished and self._state == "ready":
+                self._send(Abort(request.request_id))
+
+    async def close(self) -> None:
+        if self._state != "closed":
+            self._state, self._failed = "closed", None
+            self._loaded.set()
+            for request_id, outputs in self._open.items():
+                outputs.put_nowait(TokenOutput(request_id, (), FinishReason.ABORT))
+            self._send(Shutdown())
+        if self._process is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._exited.wait()
+        except TimeoutError:
+            logger.warning("engine process %d has not ended in %g s; killing it", self._process.pid, CLOSE_SECONDS)
+        finally:
+            if not self._exited.is_set():
+                self._process.kill()
+        await self._exited.wait()
+
+    # --- inside
+
+    def _send(self, command: Command) -> None:
+        """Hand over a command. If the process is gone, ``_on_exit`` ends whatever waits for an answer."""
+        if self._pipe is None or self._pipe.closed:
+            return
+        try:
+            self._pipe.send(command)
+        except OSError:
+            logger.debug("the engine process is gone; not sent: %s", type(command).__name__)
+
+    def _on_readable(self) -> None:
+        assert self._pipe is not None
+        try:
+            event: Event = self._pipe.recv()
+        except (EOFError, OSError):  # the process ends; the rest is for _on_exit
+            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+        else:
+            self._on_event(event)
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case StepOutputs(outputs, stats):
+                self._stats = stats
+                for output in outputs:
+                    if output.request_id in self._open:  # else just aborted
+                        self._open[output.request_id].put_nowait(output)
+            case Rejected(request_id, error):
+                if request_id in self._open:
+                    self._open[request_id].put_nowait(error)
+            case LoadProgress():
+                self._progress = event
+            case EngineReady():
+                if self._state == "loading":
+                    self._state, self._ready = "ready", event
+                    self._loaded.set()
+            case EngineFailed():
+                self._fail(event)
+
+    def _on_exit(self) -> None:
+        """The process has ended: read what it still had to say, then end all that waits for it."""
+        assert self._pipe is not None
+        assert self._process is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._process.sentinel)
+        loop.remove_reader(self._pipe.fileno())
+        try:
+            while self._pipe.poll():
+                self._on_event(self._pipe.recv())
+        except (EOFError, OSError):
+            pass
+        self._pipe.close()
+        self._process.join()
+        self._fail(EngineFailed(_obituary(self._process.exitcode), is_usage_error=False))
+        self._exited.set()
+
+    def _fail(self, failure: EngineFailed) -> None:
+        if self._state in ("failed", "closed"):
+            return
+        self._state, self._failed = "failed", failure
+        self._loaded.set()
+        for outputs in self._open.values():
+            outputs.put_nowait(EngineError(failure.message))
+        logger.error("the engine failed: %s", failure.message)
+
+
+def _obituary(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        try:
+            name = signal.Signals(-exit_code).name
+        except ValueError:
+            name = "unknown"
+        hint = "; the system may have run out of memory" if -exit_code == signal.SIGKILL else ""
+        return f"the engine process was ended by signal {-exit_code} ({name}){hint}"
+    return f"the engine process ended unexpectedly with exit code {exit_code}"

@@ -1,0 +1,171 @@
+"""The engine's process: load, then step for as long as there is work, and sleep when there is none.
+
+The main thread loads and steps; a second one takes commands from the pipe, so that neither side ever waits for the
+other to read, and the death of the parent is seen even in the middle of a step. The process ends after ``Shutdown``,
+after a failure (which it reports), or when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Protocol, cast
+
+from strata.config import EngineConfig
+from strata.engine import logs
+from strata.engine.messages import (
+    Abort,
+    Command,
+    EngineFailed,
+    EngineReady,
+    EngineStats,
+    Event,
+    LoadProgress,
+    Rejected,
+    Shutdown,
+    StepOutputs,
+    Submit,
+)
+from strata.errors import StrataError, UsageError
+from strata.request import GenerationRequest
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 0.1  # between two reports of the same phase
+ORPHAN_SECONDS = 3.0  # that loading or a step may go on after the parent's death
+
+Report = Callable[[LoadProgress], None]
+
+
+class StepLoop(Protocol):
+    """What the process drives: ``strata.engine.loop.EngineLoop``, or a stand-in for tests."""
+
+    @property
+    def ready(self) -> EngineReady:
+        """Facts about the loaded model."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request has not ended."""
+
+    def add(self, request: GenerationRequest) -> None:
+        """Queue a request; raises RequestError or OverloadedError."""
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request, if it is there."""
+
+    def step(self) -> StepOutputs:
+        """Run one step. Any error is the end of the engine."""
+
+    def stats(self) -> EngineStats:
+        """The state between steps."""
+
+
+Load = Callable[[EngineConfig, Report], StepLoop]
+
+
+def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int) -> None:
+    """The process's main function. ``load`` is the import path ``module:function`` of a ``Load``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    logs.configure(log_level)
+    inbox = _Inbox(pipe)
+    inbox.start()
+    try:
+        module, _, function = load.partition(":")
+        loop = cast("Load", getattr(importlib.import_module(module), function))(config, _throttled(pipe, inbox))
+        pipe.send(loop.ready)
+        _serve(loop, inbox, pipe.send)
+    except (_ClosedError, BrokenPipeError, ConnectionResetError):
+        logger.debug("closed")
+    except UsageError as error:
+        _end(pipe, EngineFailed(str(error), is_usage_error=True))
+    except Exception as error:
+        logger.exception("the engine failed")
+        message = str(error) if isinstance(error, StrataError) else f"{type(error).__name__}: {error}"
+        _end(pipe, EngineFailed(message, is_usage_error=False))
+
+
+def _serve(loop: StepLoop, inbox: _Inbox, send: Callable[[Event], None]) -> None:
+    while True:
+        for command in inbox.drain(wait=not loop.has_work):
+            match command:
+                case Submit(request):
+                    try:
+                        loop.add(request)
+                    except StrataError as error:
+                        send(Rejected(request.request_id, error))
+                case Abort(request_id):
+                    loop.abort(request_id)
+                case Shutdown():
+                    return
+        # With nothing left to run, an abort still changed the state.
+        send(loop.step() if loop.has_work else StepOutputs((), loop.stats()))
+
+
+def _throttled(pipe: Connection, inbox: _Inbox) -> Report:
+    """Sends the first and last report of a phase and about ten a second between; ends loading when asked to."""
+    last = LoadProgress("", 0, 0)
+    sent_at = 0.0
+
+    def report(progress: LoadProgress) -> None:
+        nonlocal last, sent_at
+        if inbox.closing:
+            raise _ClosedError
+        now = time.monotonic()
+        is_edge = progress.phase != last.phase or progress.bytes_done >= progress.bytes_total
+        if progress != last and (is_edge or now - sent_at >= PROGRESS_SECONDS):
+            pipe.send(progress)
+            last, sent_at = progress, now
+
+    return report
+
+
+def _end(pipe: Connection, failure: EngineFailed) -> None:
+    try:
+        pipe.send(failure)
+    except OSError:  # the parent has gone meanwhile
+        logger.debug("nobody hears of: %s", failure.message)
+    sys.exit(2 if failure.is_usage_error else 1)
+
+
+class _ClosedError(BaseException):
+    """Ends loading; not an Exception, so that nobody on the way handles it."""
+
+
+class _Inbox(threading.Thread):
+    """Takes commands from the pipe as they come."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__(name="commands", daemon=True)
+        self.closing = False  # Shutdown has come, or the parent is gone
+        self._pipe = pipe
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def drain(self, *, wait: bool) -> Iterator[Command]:
+        """The commands that have come; ``wait``: sleep until there is one."""
+        try:
+            yield self._commands.get(block=wait)
+            while True:
+                yield self._commands.get_nowait()
+        except queue.Empty:
+            return
+
+    def run(self) -> None:
+        try:
+            while True:
+                command = self._pipe.recv()
+                self.closing = self.closing or isinstance(command, Shutdown)
+                self._commands.put(command)
+        except (EOFError, OSError):
+            self.closing = True
+            self._commands.put(Shutdown())
+            time.sleep(ORPHAN_SECONDS)
+            os._exit(1)  # the main thread is stuck

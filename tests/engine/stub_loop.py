@@ -1,0 +1,89 @@
+"""A step loop without a model for tests of the process and the client: the real scheduler over a pretended model.
+
+``config.model`` says how loading goes, and a token of the prompt may say how a step goes.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from strata.config import EngineConfig
+from strata.engine.messages import EngineReady, EngineStats, LoadProgress, StepOutputs
+from strata.engine.process import Report
+from strata.errors import CheckpointError
+from strata.request import GenerationRequest
+from strata.scheduler.scheduler import Scheduler
+from tests.scheduler.fake_model import EOS, VOCAB_SIZE, PagedRunner
+
+LOAD = "tests.engine.stub_loop:load"
+NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 8, 16, 128
+RAISES, HANGS = 1001, 1002  # prompt tokens with a meaning
+
+
+class StubLoop:
+    def __init__(self, config: EngineConfig) -> None:
+        self._runner = PagedRunner(NUM_BLOCKS, BLOCK_SIZE)
+        self._scheduler = Scheduler(
+            config.scheduler,
+            num_blocks=NUM_BLOCKS,
+            block_size=BLOCK_SIZE,
+            max_model_len=MAX_MODEL_LEN,
+            eos_token_ids=(EOS,),
+        )
+        self.ready = EngineReady(
+            store_path=config.model,
+            dtype="bf16",
+            device="stub",
+            max_model_len=MAX_MODEL_LEN,
+            num_kv_blocks=NUM_BLOCKS,
+            block_size=BLOCK_SIZE,
+            eos_token_ids=(EOS,),
+            vocab_size=VOCAB_SIZE,
+        )
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, request: GenerationRequest) -> None:
+        self._scheduler.add(request)
+
+    def abort(self, request_id: str) -> None:
+        self._scheduler.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        return self._scheduler.stats()
+
+    def step(self) -> StepOutputs:
+        batch = self._scheduler.schedule()
+        assert batch is not None
+        token_ids = {token_id for part in batch.sequences for token_id in part.token_ids}
+        if RAISES in token_ids:
+            raise RuntimeError("the card fell off the bus")
+        if HANGS in token_ids:
+            threading.Event().wait()
+        return StepOutputs(self._scheduler.update(batch, self._runner.run(batch)), self.stats())
+
+
+def load(config: EngineConfig, report: Report) -> StubLoop:
+    match config.model.partition(":"):
+        case ("missing", _, path):
+            raise CheckpointError(f"{path} is no model; name a store or a checkpoint directory")
+        case ("broken", _, _):
+            raise RuntimeError("no kernel image")
+        case ("exits", _, _):
+            raise SystemExit(7)
+        case ("endless", _, marker):  # loads until it is told to end, then cleans up
+            try:
+                while True:
+                    report(LoadProgress("load", 1, 2))
+            finally:
+                Path(marker).unlink()
+        case ("stuck", _, _):
+            report(LoadProgress("load", 1, 2))
+            threading.Event().wait()
+    for done in range(101):
+        report(LoadProgress("convert", done, 100))
+    report(LoadProgress("load", 100, 100))
+    return StubLoop(config)

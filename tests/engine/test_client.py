@@ -1,0 +1,242 @@
+"""The client against a real engine process (with a pretended model): outputs, aborts, failures, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from strata.config import EngineConfig
+from strata.engine import client as client_module
+from strata.engine.api import Engine
+from strata.engine.client import EngineClient
+from strata.engine.messages import LoadProgress
+from strata.errors import EngineError, OverloadedError, RequestError, UsageError
+from strata.request import FinishReason, GenerationRequest, SamplingParams
+from tests.engine.conftest import StartStub
+from tests.engine.stub_loop import HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES
+from tests.scheduler.fake_model import run_alone
+
+
+def request(
+    request_id: str, prompt: tuple[int, ...] = (1, 2, 3), max_tokens: int = 20, *, ignore_eos: bool = False
+) -> GenerationRequest:
+    return GenerationRequest(request_id, prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos))
+
+
+async def collect(engine: Engine, wanted: GenerationRequest) -> tuple[list[int], FinishReason | None]:
+    tokens: list[int] = []
+    reason = None
+    async with aclosing(engine.generate(wanted)) as outputs:
+        async for output in outputs:
+            assert output.request_id == wanted.request_id
+            tokens += output.token_ids
+            reason = output.finish_reason
+    return tokens, reason
+
+
+async def test_many_requests_at_once_get_what_each_would_get_alone(start_stub: StartStub) -> None:
+    client = await start_stub(max_num_seqs=3, max_num_batched_tokens=16)
+    requests = [request(f"r{n}", tuple(range(1, 2 + 3 * n)), ignore_eos=n % 2 == 0) for n in range(12)]
+    outputs = await asyncio.gather(*(collect(client, wanted) for wanted in requests))
+    assert outputs == [run_alone(wanted, MAX_MODEL_LEN) for wanted in requests]
+    assert client.stats is not None
+    assert (client.stats.num_running, client.stats.num_free_blocks) == (0, NUM_BLOCKS)
+
+
+async def test_loading_is_reported(start_stub: StartStub) -> None:
+    client = await start_stub(wait=False)
+    assert (client.state, client.ready, client.progress) == ("loading", None, None)
+    with pytest.raises(EngineError, match="is loading"):
+        await anext(client.generate(request("early")))
+    ready = await client.wait_ready()
+    assert (client.state, client.ready, ready.store_path) == ("ready", ready, "stub")
+    assert client.progress == LoadProgress("load", 100, 100)
+
+
+async def test_closing_the_iterator_frees_the_blocks(start_stub: StartStub) -> None:
+    client = await start_stub()
+    stream = client.generate(request("gone", tuple(range(1, 60)), max_tokens=60, ignore_eos=True))
+    await anext(stream)
+    await stream.aclose()
+    # This one takes the whole pool, so it could not end beside the other.
+    wanted = request("next", tuple(range(1, 100)), max_tokens=29, ignore_eos=True)
+    assert await collect(client, wanted) == run_alone(wanted, MAX_MODEL_LEN)
+    assert client.stats is not None
+    assert (client.stats.num_running, client.stats.num_preemptions) == (0, 0)
+
+
+async def test_refusals_keep_their_type_and_fields(start_stub: StartStub) -> None:
+    client = await start_stub(max_num_seqs=1, max_waiting=0)
+    with pytest.raises(RequestError, match="has 128 tokens; at most 127") as refused:
+        await anext(client.generate(request("long", tuple(range(128)))))
+    assert (refused.value.param, refused.value.code) == ("prompt", "context_length_exceeded")
+    stream = client.generate(request("runs", max_tokens=100, ignore_eos=True))
+    await anext(stream)
+    with pytest.raises(RequestError, match="already in flight"):
+        await anext(client.generate(request("runs")))
+    with pytest.raises(OverloadedError, match="try again later"):
+        await anext(client.generate(request("second")))
+    await stream.aclose()
+    assert await collect(client, request("third")) == run_alone(request("third"), MAX_MODEL_LEN)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ("missing:/models/x", UsageError, "/models/x is no model; name a store"),
+        ("broken", EngineError, "RuntimeError: no kernel image"),
+        ("exits", EngineError, "exit code 7"),
+    ],
+)
+async def test_a_failed_load_says_why(start_stub: StartStub, model: str, error: type[Exception], message: str) -> None:
+    client = await start_stub(model, wait=False)
+    with pytest.raises(error, match=message):
+        await client.wait_ready()
+    assert client.state == "failed"
+    assert message in (client.failure or "")
+    with pytest.raises(EngineError, match=message):
+        await anext(client.generate(request("late")))
+
+
+async def test_an_error_in_a_step_ends_every_request(start_stub: StartStub) -> None:
+    client = await start_stub()
+    stream = client.generate(request("good", max_tokens=100, ignore_eos=True))
+    await anext(stream)
+    with pytest.raises(EngineError, match="RuntimeError: the card fell off the bus"):
+        await collect(client, request("bad", (RAISES,)))
+    with pytest.raises(EngineError, match="the card fell off the bus"):
+        async for _ in stream:
+            pass
+    assert client.state == "failed"
+
+
+async def test_a_killed_process_is_noticed(start_stub: StartStub) -> None:
+    client = await start_stub()
+    waiting = [asyncio.create_task(collect(client, request(name, (HANGS,)))) for name in "ab"]
+    running = client.generate(request("c"))
+    first = asyncio.ensure_future(anext(running))
+    await asyncio.sleep(0)  # let the tasks send their requests
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    for task in (*waiting, first):
+        with pytest.raises(EngineError, match=r"signal 9 \(SIGKILL\)"):
+            await task
+    assert client.state == "failed"
+
+
+async def test_interrupts_are_left_to_the_parent(start_stub: StartStub) -> None:
+    client = await start_stub()
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGINT)
+    assert await collect(client, request("a")) == run_alone(request("a"), MAX_MODEL_LEN)
+
+
+async def test_close_ends_open_requests_and_the_process(start_stub: StartStub) -> None:
+    client = await start_stub()
+    stream = client.generate(request("open", max_tokens=100, ignore_eos=True))
+    await anext(stream)
+    pid = client.pid
+    assert pid is not None
+    await client.close()
+    reasons = [output.finish_reason async for output in stream]
+    assert reasons[-1] is FinishReason.ABORT
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert multiprocessing.active_children() == []
+    await client.close()
+    with pytest.raises(EngineError, match="closed"):
+        await client.wait_ready()
+
+
+async def test_close_interrupts_loading_and_lets_it_clean_up(start_stub: StartStub, tmp_path: Path) -> None:
+    marker = tmp_path / "half-written"
+    marker.touch()
+    client = await start_stub(f"endless:{marker}", wait=False)
+    await client.close()
+    assert not marker.exists()
+
+
+async def test_close_kills_a_process_that_does_not_end(
+    start_stub: StartStub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_module, "CLOSE_SECONDS", 0.05)
+    client = await start_stub("stuck", wait=False)
+    await client.close()
+    assert client.pid is None
+    assert "killing it" in caplog.text
+
+
+async def test_close_before_the_start() -> None:
+    client = EngineClient(EngineConfig(model="never"), load=LOAD)
+    await client.close()
+    assert client.state == "closed"
+    with pytest.raises(EngineError, match="make a new client"):
+        await client.start()
+
+
+def context_switches(pid: int) -> int:
+    """How often the threads of a process have gone to sleep or been put to it."""
+    lines = [line for task in Path(f"/proc/{pid}/task").iterdir() for line in (task / "status").read_text().split("\n")]
+    return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
+
+async def test_an_idle_engine_sleeps(start_stub: StartStub) -> None:
+    client = await start_stub()
+    await collect(client, request("a"))
+    assert client.pid is not None
+    before = -1
+    while (now := context_switches(client.pid)) != before:  # polling would go on for ever
+        before = now
+        await asyncio.sleep(0.2)
+
+
+PARENT = """
+import asyncio, sys
+from strata.config import EngineConfig
+from strata.engine.client import EngineClient
+from strata.request import GenerationRequest, SamplingParams
+
+async def main(load, prompt):
+    client = EngineClient(EngineConfig(model="stub"), load=load)
+    await client.start()
+    await client.wait_ready()
+    stream = client.generate(GenerationRequest("a", prompt, SamplingParams(max_tokens=1)))
+    output = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    print(client.pid, flush=True)
+    await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], (int(sys.argv[2]),)))
+"""
+
+
+@pytest.mark.parametrize("prompt", [1, HANGS], ids=["idle", "stuck in a step"])
+def test_the_parents_death_ends_the_process(tmp_path: Path, prompt: int) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, script, LOAD, str(prompt)], stdout=subprocess.PIPE, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        engine = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        assert select.select([engine], [], [], 60)[0], "the engine outlives its parent"
+    finally:
+        os.close(engine)
+
+
+def test_importing_the_client_does_not_import_torch() -> None:
+    code = "import sys, strata.engine.client, strata.engine.fake; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
