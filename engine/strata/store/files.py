@@ -29,7 +29,7 @@ def check_tokenizer(path: Path) -> None:
     if not path.is_file():
         raise CheckpointError(
             f"{path} is missing: a fast tokenizer is needed beside the weights. Fetch it with the checkpoint, or make "
-            "one from its other tokenizer files with Hugging Face's AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            "one from its other tokenizer files with Hugging Face's AutoTokenizer and save_pretrained"
         )
     try:
         Tokenizer.from_file(str(path))

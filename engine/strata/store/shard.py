@@ -115,7 +115,7 @@ def read_shard(
                 view = _bytes_of(tensor)
                 for start in range(0, len(view), _PIECE_BYTES):
                     piece = view[start : start + _PIECE_BYTES]
-                    if stream.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                    if stream.readinto(piece) != len(piece):
                         raise altered(root, shard.file, f"it ends inside tensor {name!r}")
                     checksum.update(piece)
                     read(len(piece))

@@ -1,7 +1,7 @@
 """A directory that appears whole or not at all, whoever else makes it at the same time.
 
-It is made as ``.NAME.partial`` beside its final place and renamed at the end. ``.NAME.lock`` is held meanwhile: a second
-maker waits, a killed one lets go of it, and what that one left is removed by the next.
+It is made as ``.NAME.partial`` beside its final place and renamed at the end. ``.NAME.lock`` is held meanwhile: a
+second maker waits, a killed one lets go of it, and what that one left is removed by the next.
 """
 
 from __future__ import annotations

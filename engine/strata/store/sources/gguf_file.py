@@ -1,7 +1,7 @@
 """The GGUF container: metadata and tensor positions of a memory-mapped file.
 
-The gguf library dequantises (``strata.store.sources.gguf``), but its reader is not used: it takes 3.3 s for the header of
-SmolLM2-135M against 0.1 s here, loops over whatever length a damaged file claims, and reports a truncated file as a
+The gguf library dequantises (``strata.store.sources.gguf``), but its reader is not used: it takes 3.3 s for the header
+of SmolLM2-135M against 0.1 s here, loops over whatever length a damaged file claims, and reports a truncated file as a
 numpy error without a name.
 """
 
@@ -49,9 +49,7 @@ class GGUFFile:
         self._what = "the header"
         version = self._scalar("I")
         if version not in _VERSIONS:
-            raise UnsupportedModelError(
-                f"{path} is GGUF version {version} (or big-endian); little-endian 2 and 3 are read"
-            )
+            raise UnsupportedModelError(f"{path} is GGUF version {version}; little-endian versions 2 and 3 are read")
         num_tensors, num_keys = self._scalar("Q"), self._scalar("Q")
         self.metadata: dict[str, Any] = {}
         for _ in range(num_keys):
@@ -96,7 +94,7 @@ class GGUFFile:
             end = start + offset + num_bytes
             if end > len(self._data):
                 raise CheckpointError(
-                    f"{self.path} is truncated: tensor {name!r} ends at byte {end}, but the file has {len(self._data)}. "
+                    f"{self.path} is truncated: tensor {name!r} ends at byte {end}, the file at {len(self._data)}. "
                     "Fetch the file again"
                 )
             infos[name] = TensorInfo(shape, ggml_type.name, start + offset, num_bytes)
@@ -106,7 +104,8 @@ class GGUFFile:
         data = self._data[self._at : self._at + size]
         if len(data) != size:
             raise CheckpointError(
-                f"{self.path} is truncated: {self._what} goes beyond the last byte ({len(self._data)}). Fetch the file again"
+                f"{self.path} is truncated: {self._what} goes beyond its end at byte {len(self._data)}. "
+                "Fetch the file again"
             )
         self._at += size
         return data

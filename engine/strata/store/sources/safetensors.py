@@ -81,7 +81,7 @@ class SafetensorsSource:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing; fetch the checkpoint again")
         try:
-            file = safe_open(str(path), framework="pt")
+            file: Any = safe_open(str(path), framework="pt")
             for name in file.keys():  # noqa: SIM118 - not a dict
                 piece = file.get_slice(name)
                 self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
