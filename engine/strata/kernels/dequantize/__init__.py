@@ -1,0 +1,1 @@
+"""Codes of a bit format back to numbers."""

@@ -1,0 +1,1 @@
+"""x @ W.T + b, for W in every bit format."""

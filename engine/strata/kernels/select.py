@@ -1,0 +1,53 @@
+"""Which version of each operation a device gets: the one place that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from strata.kernels.attention import reference as attention_reference
+from strata.kernels.attention import sdpa
+from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.embedding import reference as embedding_reference
+from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.linear import cpu as linear_cpu
+from strata.kernels.linear import reference as linear_reference
+from strata.kernels.linear.reference import LinearFn
+from strata.kernels.rms_norm import reference as rms_norm_reference
+from strata.kernels.rope import reference as rope_reference
+from strata.kernels.silu_mul import reference as silu_mul_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Every operation that the models use; each field's contract is that of the reference of the same name."""
+
+    linear: Callable[[str, Mapping[str, Tensor], Tensor | None, torch.dtype], LinearFn]
+    embedding: Callable[[str, Mapping[str, Tensor], torch.dtype], EmbeddingFn]
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    rope_: Callable[[Tensor, Tensor, Tensor], Tensor]
+    silu_mul: Callable[[Tensor], Tensor]
+    write_kv: Callable[[Tensor, Tensor, Tensor], None]
+    paged_attention: Callable[[Tensor, Tensor, AttentionBatch], Tensor]
+
+
+REFERENCE = Kernels(
+    linear=linear_reference.prepare,
+    embedding=embedding_reference.prepare,
+    rms_norm=rms_norm_reference.rms_norm,
+    rope_=rope_reference.rope_,
+    silu_mul=silu_mul_reference.silu_mul,
+    write_kv=attention_reference.write_kv,
+    paged_attention=attention_reference.paged_attention,
+)
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
+    """The fastest versions there are for ``device`` and activations in ``dtype``."""
+    kernels = replace(REFERENCE, paged_attention=sdpa.paged_attention)
+    if device.type == "cpu" and dtype == torch.bfloat16:
+        return replace(kernels, linear=linear_cpu.prepare)
+    return kernels

@@ -1,0 +1,1 @@
+"""SwiGLU: silu(gate) * up."""

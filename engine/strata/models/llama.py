@@ -1,0 +1,54 @@
+"""Llama 2 and 3, and every model that says it is one (SmolLM2, TinyLlama)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from strata.config import ModelConfig
+from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.rope.reference import rope_table
+from strata.models.layers import Attention, GatedMLP, RMSNorm, Rotation
+from strata.models.rope import inverse_frequencies
+from strata.models.weights import Weights
+
+
+class Llama:
+    """Token ids to logits; keys and values live in the caches that the caller owns."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, max_positions: int) -> None:
+        """``max_positions``: positions that any sequence may reach, the length of the rotary tables."""
+        tied = config.tie_word_embeddings
+        self.embed = weights.embedding("model.embed_tokens", keep=tied)
+        self.layers = [LlamaLayer(config, weights, f"model.layers.{i}") for i in range(config.num_layers)]
+        self.norm = RMSNorm(weights, "model.norm", config.rms_norm_eps)
+        self.head = weights.linear("model.embed_tokens" if tied else "lm_head")
+        inv_freq = inverse_frequencies(config.rope, config.head_dim).to(self.norm.weight.device)
+        self.cos, self.sin = rope_table(inv_freq, max_positions, 1.0, weights.dtype)
+
+    def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
+        """token_ids int64 [tokens] of one step, one KV cache a layer -> the last layer's output [tokens, hidden]."""
+        rotation = Rotation(self.cos.index_select(0, batch.positions), self.sin.index_select(0, batch.positions))
+        x = self.embed(token_ids)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, rotation, cache, batch)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Rows of ``forward``'s output [rows, hidden] -> float32 [rows, vocab]."""
+        return self.head(self.norm(hidden)).float()
+
+
+class LlamaLayer:
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
+        self.attention_norm = RMSNorm(weights, f"{name}.input_layernorm", config.rms_norm_eps)
+        self.attention = Attention(weights, f"{name}.self_attn", config)
+        self.mlp_norm = RMSNorm(weights, f"{name}.post_attention_layernorm", config.rms_norm_eps)
+        self.mlp = GatedMLP(weights, f"{name}.mlp")
+
+    def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: AttentionBatch) -> Tensor:
+        x = self.attention(self.attention_norm(x), rotation, cache, batch).add_(x)
+        return self.mlp(self.mlp_norm(x)).add_(x)

@@ -1,0 +1,73 @@
+"""A checkpoint's tensors on their way into a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.linear.reference import LinearFn
+from strata.kernels.select import Kernels
+from strata.quant import QuantizedTensor
+
+Weight: TypeAlias = "Tensor | QuantizedTensor"
+
+
+class Weights:
+    """Hands out a checkpoint's tensors as operations of one device, each prepared for its kernel.
+
+    Tensors leave the dict as they are taken (unless kept), so that raw and prepared weights are never both there as a
+    whole.
+    """
+
+    def __init__(self, tensors: dict[str, Weight], kernels: Kernels, dtype: torch.dtype) -> None:
+        self._tensors = tensors
+        self.kernels = kernels
+        self.dtype = dtype
+
+    def vector(self, name: str) -> Tensor:
+        """A norm's weight, in the activations' dtype."""
+        weight = self._tensors.pop(name)
+        assert isinstance(weight, Tensor), f"{name} is a vector, vectors are never quantised"
+        return weight.to(self.dtype)
+
+    def linear(self, *names: str, keep: bool = False) -> LinearFn:
+        """The product with the matrices ``NAME.weight`` stacked along their rows, plus ``NAME.bias`` if there are any.
+
+        One product of stacked matrices costs one call where several cost theirs each.
+        """
+        matrices = [_parts(self._tensors[f"{name}.weight"]) for name in names]
+        biases = [self._tensors.pop(f"{name}.bias") for name in names if f"{name}.bias" in self._tensors]
+        if not keep:
+            for name in names:
+                del self._tensors[f"{name}.weight"]
+        assert len(biases) in (0, len(names)), f"some of {names} have a bias and some not"
+        kinds = {kind for kind, _ in matrices}
+        if len(kinds) > 1:
+            products = [
+                self.kernels.linear(kind, parts, biases[i] if biases else None, self.dtype)
+                for i, (kind, parts) in enumerate(matrices)
+            ]
+            return lambda x: torch.cat([product(x) for product in products], -1)
+        stacked = {part: _stack([parts[part] for _, parts in matrices]) for part in matrices[0][1]}
+        return self.kernels.linear(kinds.pop(), stacked, _stack(biases) if biases else None, self.dtype)
+
+    def embedding(self, name: str, *, keep: bool = False) -> EmbeddingFn:
+        """The gather from table ``NAME.weight``."""
+        kind, parts = _parts(self._tensors[f"{name}.weight"])
+        if not keep:
+            del self._tensors[f"{name}.weight"]
+        return self.kernels.embedding(kind, parts, self.dtype)
+
+
+def _parts(weight: Weight) -> tuple[str, Mapping[str, Tensor]]:
+    if isinstance(weight, QuantizedTensor):
+        return weight.format, weight.parts
+    return "bf16", {"weight": weight}
+
+
+def _stack(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

@@ -1,0 +1,70 @@
+"""The device that was asked for, or a clear error; never another one in its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from strata.config import DeviceConfig
+from strata.errors import HardwareError, OptionError
+from strata.plan.hardware import available_memory, num_cpus
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that is there. ``name`` is for people: "cpu", or "cuda (NVIDIA GeForce RTX 3090)"."""
+
+    torch_device: torch.device
+    name: str
+
+    @property
+    def type(self) -> str:
+        """ "cpu" or "cuda"."""
+        return str(self.torch_device.type)
+
+
+def open_device(config: DeviceConfig) -> Device:
+    """The device that ``config`` asks for ("auto": the first card, else the CPU), with its threads set.
+
+    Raises HardwareError when a card is asked for and there is none, OptionError for a number out of range.
+    """
+    if not 0 < config.gpu_memory_utilization <= 1:
+        raise OptionError(f"gpu_memory_utilization is {config.gpu_memory_utilization}; above 0 and at most 1 is needed")
+    if config.num_threads is not None and config.num_threads < 1:
+        raise OptionError(f"num_threads is {config.num_threads}; 1 or more is needed")
+    torch.set_num_threads(config.num_threads or num_cpus())
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return Device(torch.device("cpu"), "cpu")
+    if not torch.cuda.is_available():
+        built = f"torch {torch.__version__} sees none"
+        if torch.version.cuda is None:
+            built = f"torch {torch.__version__} is built without CUDA"
+        raise HardwareError(
+            f"device 'cuda' was asked for, but {built}: check nvidia-smi and that the container has a card, "
+            "or choose device 'cpu'"
+        )
+    return Device(torch.device("cuda", 0), f"cuda ({torch.cuda.get_device_name(0)})")
+
+
+def capacity_bytes(device: Device, config: DeviceConfig, *, loaded_bytes: int = 0) -> int:
+    """Bytes that Strata may fill on ``device``, ``loaded_bytes`` of which it has filled already.
+
+    A card: its share of the whole, or what others have left of it. A CPU: what host and control group leave.
+    """
+    if device.type == "cpu":
+        return available_memory() + loaded_bytes
+    free, total = torch.cuda.mem_get_info(device.torch_device)
+    return min(int(total * config.gpu_memory_utilization), free + loaded_bytes)
+
+
+def used_bytes(device: Device) -> int:
+    """Bytes that this process's tensors (on a CPU: all of its own memory) take on ``device``."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return int(torch.cuda.memory_allocated(device.torch_device))
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0

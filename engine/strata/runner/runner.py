@@ -1,0 +1,118 @@
+"""One scheduled step after another through the model: batch to tensors to logits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from strata.config import EngineConfig
+from strata.kernels.select import kernels_for
+from strata.memory.kv import KVPool
+from strata.models import registry
+from strata.models.registry import Model
+from strata.plan.memory import MemoryPlan, budget_table, plan_memory
+from strata.runner.device import Device, capacity_bytes, open_device, used_bytes
+from strata.runner.inputs import build_inputs
+from strata.scheduler.batch import Batch
+from strata.store.reader import Store
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+class Runner:
+    """A model on its device, with its KV cache."""
+
+    def __init__(self, model: Model, vocab_size: int, device: Device, plan: MemoryPlan, pool: KVPool) -> None:
+        self.model = model
+        self.vocab_size = vocab_size
+        self.device = device.torch_device
+        self.device_name = device.name
+        self.plan = plan
+        self.pool = pool
+
+    @classmethod
+    def load(
+        cls,
+        store: Store,
+        config: EngineConfig,
+        progress: Progress | None = None,
+        *,
+        compute_dtype: torch.dtype = torch.bfloat16,
+    ) -> Runner:
+        """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
+
+        ``compute_dtype``: of activations and KV cache; float32 is for checks against a reference. Raises HardwareError
+        when the device is not there or too small (before the weights are read, if it can be known), OptionError for
+        settings out of range, CheckpointError for weights that are damaged or not supported.
+        """
+        model_config = store.model_config
+        registry.check(model_config)
+        device = open_device(config.device)
+
+        def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
+            return plan_memory(
+                model_config,
+                config,
+                device=device.type,
+                capacity_bytes=capacity_bytes(device, config.device, loaded_bytes=loaded_bytes),
+                weight_bytes=weight_bytes,
+                element_bytes=compute_dtype.itemsize,
+            )
+
+        max_model_len = plan(store.num_bytes, 0).max_model_len
+        used_before = used_bytes(device)
+        tensors = dict(store.load(device.torch_device, progress))
+        kernels = kernels_for(device.torch_device, compute_dtype)
+        with torch.inference_mode():
+            model = registry.build(model_config, tensors, kernels, compute_dtype, max_model_len)
+        del tensors
+        # Kernels re-order weights: what they take is known only now.
+        taken = max(store.num_bytes, used_bytes(device) - used_before)
+        final = plan(taken, taken)
+        pool = KVPool(
+            model_config.num_layers,
+            final.num_blocks,
+            final.block_size,
+            model_config.num_kv_heads,
+            model_config.head_dim,
+            compute_dtype,
+            device.torch_device,
+        )
+        for line in budget_table(final):
+            logger.info("%s", line)
+        return cls(model, model_config.vocab_size, device, final, pool)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.plan.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self.plan.block_size
+
+    @property
+    def max_model_len(self) -> int:
+        return self.plan.max_model_len
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> Tensor:
+        """One step: float32 [sequences with ``samples``, vocab], in the batch's order."""
+        hidden, sampled, num_sampled = self._forward(batch)
+        if num_sampled == 0:
+            return torch.empty(0, self.vocab_size, device=self.device)
+        return self.model.logits(hidden if sampled is None else hidden.index_select(0, sampled))
+
+    @torch.inference_mode()
+    def run_all(self, batch: Batch) -> Tensor:
+        """One step, with the logits of every token: float32 [tokens, vocab]."""
+        return self.model.logits(self._forward(batch)[0])
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor | None, int]:
+        inputs = build_inputs(batch, self.block_size, self.device, self.pool.tensor.dtype)
+        hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
+        return hidden, inputs.sampled, inputs.num_sampled

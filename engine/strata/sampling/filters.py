@@ -1,0 +1,119 @@
+"""The mathematics of drawing: which tokens stay, and which of them a number in [0, 1) picks. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# The likeliest tokens that are looked at first; a row whose top_k is larger, or whose top_p reaches beyond them, is
+# sorted whole. 49,152 logits on one Zen 4 core: 512 of them in 0.3 ms, all in 3 ms.
+FIRST_LOOK = 512
+
+
+def penalize(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
+    """Weaken seen tokens: positive logits are divided by the penalty, others multiplied (Keskar et al. 2019, CTRL).
+
+    logits [rows, vocab], seen bool [rows, vocab], penalty [rows, 1].
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def scale(logits: Tensor, temperature: Sequence[float]) -> Tensor:
+    """logits [rows, vocab] less each row's largest, divided by its temperature > 0: no temperature overflows."""
+    shifted = logits - logits.amax(-1, keepdim=True)
+    return shifted.div_(torch.tensor(temperature, dtype=logits.dtype, device=logits.device)[:, None])
+
+
+def draw(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float], uniform: Sequence[float]) -> list[int]:
+    """One token a row of ``scaled`` [rows, vocab] (see ``scale``), by ``uniform`` in [0, 1).
+
+    top_k 0 and top_p 1 are off. A row's draw depends on that row and its parameters alone.
+    """
+    vocab = scaled.shape[1]
+    whole = [i for i in range(len(top_k)) if not 0 < top_k[i] < vocab and top_p[i] >= 1]
+    filtered = [i for i in range(len(top_k)) if i not in set(whole)]
+    token_ids = [0] * len(top_k)
+    if whole:
+        chosen = _pick(_rows(scaled, whole).softmax(-1), [uniform[i] for i in whole])
+        _scatter(token_ids, whole, chosen)
+    if filtered:
+        rest = _rows(scaled, filtered)
+        ids, probs = candidates(rest, [top_k[i] for i in filtered], [top_p[i] for i in filtered])
+        chosen = _pick(probs, [uniform[i] for i in filtered])
+        _scatter(token_ids, filtered, ids.gather(-1, chosen[:, None])[:, 0])
+    return token_ids
+
+
+def candidates(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """The tokens that top_k, then top_p leave of ``scaled`` [rows, vocab].
+
+    -> ids int64 [rows, n], likeliest first, of two alike the smaller; probs float32 [rows, n], 0 where a token is
+    dropped, relative to the tokens that top_k leaves. top_p keeps the fewest of them whose probability reaches it, and
+    at least one.
+    """
+    rows, vocab = scaled.shape
+    limits = [k if 0 < k < vocab else vocab for k in top_k]
+    width = min(vocab, FIRST_LOOK)
+    ids, probs, complete = _filter(scaled, *_likeliest(scaled, width), limits, top_p)
+    incomplete = [i for i in range(rows) if not complete[i]]
+    if not incomplete:
+        return ids, probs
+    subset = _rows(scaled, incomplete)
+    values, order = subset.sort(-1, descending=True, stable=True)
+    more_ids, more_probs, _ = _filter(
+        subset, values, order, [limits[i] for i in incomplete], [top_p[i] for i in incomplete]
+    )
+    all_ids = torch.nn.functional.pad(ids, (0, vocab - width))
+    all_probs = torch.nn.functional.pad(probs, (0, vocab - width))
+    all_ids[incomplete], all_probs[incomplete] = more_ids, more_probs
+    return all_ids, all_probs
+
+
+def _likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The ``width`` largest of each row, values and ids, in the order of a stable sort."""
+    ids = scaled.topk(width, -1, sorted=False).indices.sort(-1).values
+    values, order = scaled.gather(-1, ids).sort(-1, descending=True, stable=True)
+    return values, ids.gather(-1, order)
+
+
+def _filter(
+    scaled: Tensor, values: Tensor, ids: Tensor, limits: Sequence[int], top_p: Sequence[float]
+) -> tuple[Tensor, Tensor, list[bool]]:
+    """ids and probs as ``candidates``, and whether ``values``, sorted, reach as far as each row's filters."""
+    vocab, width = scaled.shape[1], values.shape[1]
+    limit = torch.tensor(limits, device=scaled.device)[:, None]
+    nucleus = torch.tensor(top_p, dtype=torch.float64, device=scaled.device)[:, None]
+    kept = values.masked_fill(torch.arange(width, device=scaled.device) >= limit, -torch.inf)
+    total = torch.where(limit < vocab, kept.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
+    probs = (kept - total).exp()
+    before = probs.cumsum(-1, dtype=torch.float64).sub_(probs)
+    probs = probs.masked_fill((before >= nucleus) & (nucleus < 1), 0)
+    # A row is complete when its last token was dropped or was the last that there is.
+    reached = [limit_ <= width for limit_ in limits]
+    dropped = (probs[:, -1] == 0).tolist()
+    return (
+        ids,
+        probs,
+        [r or (d and k == vocab) or width == vocab for r, d, k in zip(reached, dropped, limits, strict=True)],
+    )
+
+
+def _pick(probs: Tensor, uniform: Sequence[float]) -> Tensor:
+    """Index of the token at the share ``uniform`` of the mass of each row of probs [rows, n]: int64 [rows].
+
+    The sums are in float64: in float32 the likely tokens would swallow the unlikely ones.
+    """
+    sums = probs.cumsum(-1, dtype=torch.float64)
+    target = sums[:, -1:] * torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
+    return torch.searchsorted(sums, target, right=True)[:, 0]
+
+
+def _rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    return tensor if len(rows) == tensor.shape[0] else tensor[list(rows)]
+
+
+def _scatter(out: list[int], rows: Sequence[int], values: Tensor) -> None:
+    for row, value in zip(rows, values.tolist(), strict=True):
+        out[row] = value
