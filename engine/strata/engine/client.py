@@ -40,7 +40,7 @@ class EngineClient:
     load: import path ``module:function`` of what loads the model inside the process.
     """
 
-    def __init__(self, config: EngineConfig, *, load: str = "strata.engine.loop:load_engine") -> None:
+    def __init__(self, config: EngineConfig, *, load: str = "strata.engine.load:load_engine") -> None:
         self._config = config
         self._load = load
         self._state: EngineState = "loading"

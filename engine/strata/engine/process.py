@@ -7,6 +7,7 @@ after a failure (which it reports), or when its parent is gone.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import logging
 import os
@@ -76,6 +77,7 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
     """The process's main function. ``load`` is the import path ``module:function`` of a ``Load``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     logs.configure(log_level)
+    faulthandler.enable()  # a crash in native code leaves a trace
     inbox = _Inbox(pipe)
     inbox.start()
     try:

@@ -1,0 +1,43 @@
+"""From the user's settings to an engine that steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from strata.config import EngineConfig
+from strata.engine.messages import LoadProgress
+from strata.engine.process import Report
+from strata.store.locate import resolve
+from strata.store.reader import Store
+
+if TYPE_CHECKING:
+    from strata.engine.loop import EngineLoop
+
+logger = logging.getLogger(__name__)
+
+
+def load_engine(config: EngineConfig, report: Report = lambda progress: None) -> EngineLoop:
+    """Convert the model if need be (phase "convert"), load it (phase "load"), and put the loop around it.
+
+    Raises UsageError when the model, the device or the settings are at fault.
+    """
+    began = time.monotonic()
+    path = resolve(config.model, config.dtype, None, lambda done, total: report(LoadProgress("convert", done, total)))
+    store = Store.open(path)
+    if store.dtype != config.dtype:
+        logger.info(
+            "%s holds %s weights, which are used as they are; dtype %s is for conversions",
+            path,
+            store.dtype,
+            config.dtype,
+        )
+
+    # Not before the model has been found: importing torch takes seconds, and a mistyped path should not.
+    from strata.engine.loop import EngineLoop
+    from strata.runner.runner import Runner
+
+    runner = Runner.load(store, config, lambda done, total: report(LoadProgress("load", done, total)))
+    logger.info("loaded %s in %.1f s", path, time.monotonic() - began)
+    return EngineLoop(store, runner, config)

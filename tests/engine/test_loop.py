@@ -1,0 +1,139 @@
+"""The whole step, with a real (tiny) model: loading, batching, ending, aborting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.engine.load import load_engine
+from strata.engine.loop import EngineLoop, eos_token_ids
+from strata.engine.messages import LoadProgress
+from strata.errors import CheckpointError, RequestError
+from strata.request import FinishReason, GenerationRequest, SamplingParams
+from strata.store.locate import resolve
+from strata.store.reader import Store
+from tests.engine import float32
+from tests.engine.tiny_llama import CONFIG, write_checkpoint
+
+Outputs = dict[str, tuple[list[int], FinishReason | None]]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("loop")
+    return resolve(str(write_checkpoint(directory / "tiny")), "bf16", directory / "cache")
+
+
+def config(store: Path, num_kv_tokens: int = 1024, **scheduler: int) -> EngineConfig:
+    return EngineConfig(
+        model=str(store),
+        dtype="bf16",
+        device=DeviceConfig(device="cpu", num_threads=1),
+        cache=CacheConfig(num_kv_tokens=num_kv_tokens),
+        scheduler=SchedulerConfig(**scheduler),
+    )
+
+
+def request(number: int, max_tokens: int = 24, **sampling: object) -> GenerationRequest:
+    prompt = tuple((7 * number + 13 * position) % 90 + 2 for position in range(3 + 5 * number))
+    params = SamplingParams(max_tokens=max_tokens, **({"temperature": 0.0} | sampling))  # type: ignore[arg-type]
+    return GenerationRequest(f"r{number}", prompt, params)
+
+
+def run(loop: EngineLoop) -> Outputs:
+    """Step until nothing is left."""
+    outputs: Outputs = {}
+    while loop.has_work:
+        for output in loop.step().outputs:
+            tokens, ended = outputs.get(output.request_id, ([], None))
+            assert ended is None
+            outputs[output.request_id] = ([*tokens, *output.token_ids], output.finish_reason)
+        loop.check_integrity()
+    return outputs
+
+
+def test_requests_together_get_what_each_gets_alone(store: Path) -> None:
+    requests = [request(number) for number in range(8)]
+    alone: Outputs = {}
+    for wanted in requests:
+        loop = float32.load(config(store))
+        loop.add(wanted)
+        alone |= run(loop)
+    # Prompts of up to 38 tokens in chunks of at most 16, three at a time, in a pool that holds fewer than they need.
+    together = float32.load(
+        config(store, num_kv_tokens=64, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=16)
+    )
+    for wanted in requests:
+        together.add(wanted)
+    assert run(together) == alone
+    assert together.stats().num_preemptions > 0
+    assert together.stats().num_free_blocks == together.stats().num_total_blocks == 4
+    assert all(len(tokens) == 24 or reason is FinishReason.STOP for tokens, reason in alone.values())
+
+
+def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
+    requests = [request(number, max_tokens=12, temperature=1.0, seed=number) for number in range(4)]
+    alone: Outputs = {}
+    loop = float32.load(config(store))
+    for wanted in requests:
+        loop.add(wanted)
+        alone |= run(loop)
+    for wanted in requests:
+        loop.add(wanted)
+    assert run(loop) == alone
+
+
+def test_abort_frees_blocks_and_forgets_the_request(store: Path) -> None:
+    loop = float32.load(config(store))
+    loop.add(request(1))
+    loop.step()
+    assert loop.stats().num_running == 1
+    loop.abort("r1")
+    loop.abort("r1")
+    assert loop.stats().num_free_blocks == loop.stats().num_total_blocks
+    assert not loop.has_work
+    assert loop.step().outputs == ()
+    loop.add(request(1))
+    assert len(run(loop)["r1"][0]) > 0
+
+
+def test_a_token_outside_of_the_vocabulary_is_refused(store: Path) -> None:
+    loop = float32.load(config(store))
+    for token_id in (-1, CONFIG["vocab_size"]):
+        with pytest.raises(RequestError, match="outside of 0 to 95") as refused:
+            loop.add(GenerationRequest("a", (5, token_id), SamplingParams(max_tokens=1)))  # type: ignore[arg-type]
+        assert refused.value.param == "prompt"
+    assert not loop.has_work
+
+
+def test_loading_reports_both_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    reports: list[LoadProgress] = []
+    loop = load_engine(config(checkpoint), reports.append)
+    for phase in ("convert", "load"):
+        of_phase = [report for report in reports if report.phase == phase]
+        assert [report.bytes_done for report in of_phase] == sorted(report.bytes_done for report in of_phase)
+        assert of_phase[-1].bytes_done == of_phase[-1].bytes_total > 0
+    assert loop.ready.store_path.startswith(str(tmp_path / "cache"))
+    assert (loop.ready.vocab_size, loop.ready.eos_token_ids, loop.ready.max_model_len) == (96, (1,), 128)
+
+
+def test_end_tokens_of_both_configurations_count(store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "store"
+    copy.mkdir()
+    for file in store.rglob("*"):
+        if file.is_file():
+            target = copy / file.relative_to(store)
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 7]}))
+    assert eos_token_ids(Store.open(copy)) == (1, 7)
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": 9}))
+    assert eos_token_ids(Store.open(copy)) == (1, 9)
+    (copy / "generation_config.json").write_text("[")
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        eos_token_ids(Store.open(copy))

@@ -1,0 +1,49 @@
+"""A tiny Llama checkpoint with random weights, in the Hugging Face layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from strata.config import ModelConfig
+from strata.store.tensors import needed
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+    "eos_token_id": 1,
+}
+
+
+def write_checkpoint(directory: Path, seed: int = 0) -> Path:
+    """Write the checkpoint to ``directory``, which is made, and return it.
+
+    Weights are ten times as wide as a fresh model's, so that logits lie far apart: the greedy token does not hang on
+    the order of a sum, and outputs can be compared token by token.
+    """
+    directory.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for spec in needed(ModelConfig.from_hf(CONFIG, origin="tiny")):
+        noise = torch.randn(spec.shape, generator=generator)
+        tensors[spec.name] = (1 + 0.1 * noise if len(spec.shape) == 1 else 0.2 * noise).bfloat16()
+    save_file(tensors, str(directory / "model.safetensors"))
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    vocabulary = {"<unk>": 0, "</s>": 1} | {f"w{n}": n for n in range(2, CONFIG["vocab_size"])}  # type: ignore[call-overload]
+    Tokenizer(WordLevel(vocabulary, unk_token="<unk>")).save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    return directory
