@@ -64,9 +64,9 @@ def tolerations(hardware: Hardware, scheduling: Scheduling) -> list[dict[str, An
 def needs(hardware: Hardware) -> str:
     """The placement in words, for conditions."""
     if hardware.accelerator == "cpu":
-        return f"a node with {hardware.cpu} CPUs and {hardware.memory} memory free"
+        return f"a node with cpu {hardware.cpu} and memory {hardware.memory} free"
     cards = " or ".join(products(hardware))
     return (
-        f"a node labelled {PRODUCT_LABEL} {cards} with {hardware.count} {GPU_RESOURCE}, {hardware.cpu} CPUs and "
-        f"{hardware.memory} memory free"
+        f"a node labelled {PRODUCT_LABEL} {cards} with {GPU_RESOURCE} {hardware.count}, cpu {hardware.cpu} and "
+        f"memory {hardware.memory} free"
     )

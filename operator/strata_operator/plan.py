@@ -67,10 +67,10 @@ def plan(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed
 
 def foreign(kind: str, name: str, owner: str | None) -> Trouble:
     """A child's name is taken by an object that is not ours."""
-    whose = f"belongs to {owner}" if owner else "was made by somebody else"
+    whose = f"belongs to {owner}" if owner else "has no owner reference to this model"
     return Trouble(
         "NameConflict",
-        f"{kind} {name} exists and {whose}; it is left alone. Delete or rename it, or give the model another name",
+        f"{kind} {name} exists and {whose}, so it is left alone; delete or rename it, or give the model another name",
     )
 
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strata_operator import status as statuses
-from strata_operator.api.errors import ForeignObjectError, InvalidSpecError, RefusedError
+from strata_operator.api.errors import ForeignObjectError, InvalidSpecError, LeavingError, RefusedError
 from strata_operator.api.model import StrataModel
-from strata_operator.api.observed import Child, Observed, Pod, Trouble, warned
+from strata_operator.api.observed import Child, Observed, Pod, Trouble, shorten, warned
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
@@ -57,7 +57,10 @@ class Reconciler:
         wanted = plan(model, desired, self._cache.observe(key))
         if any(action.verb == "create" for action in wanted.actions) and not apply.owner_exists(self._client, model):
             return Result("gone")
-        done, outcome = self._carry_out(model, wanted)
+        try:
+            done, outcome = self._carry_out(model, wanted)
+        except LeavingError:
+            return Result("gone")
         observed, creating = self._look_into_pods(self._cache.observe(key))
         new = statuses.status(model, desired, observed, outcome, previous=obj["status"], now=self._clock())
         changed = self._tell(obj, new, done)
@@ -73,8 +76,11 @@ class Reconciler:
                 answer = apply.apply_child(self._client, model, action)
             except ForeignObjectError as error:
                 return done, replace(wanted, blocked=(*wanted.blocked, Trouble("NameConflict", str(error))))
+            except LeavingError:
+                raise
             except RefusedError as error:
-                return done, replace(wanted, blocked=(*wanted.blocked, Trouble("ApplyRefused", str(error))))
+                words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
+                return done, replace(wanted, blocked=(*wanted.blocked, Trouble("ApplyRefused", words)))
             self._cache.note_applied(Child.of(action.kind, answer))
             self._cache.put(action.kind, answer)
             done.append(action)

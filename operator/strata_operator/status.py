@@ -25,6 +25,7 @@ from strata_operator.plan import Action, Manifest, Plan
 from strata_operator.render import child_name, url
 
 Status = Mapping[str, Any]
+_NEVER_MADE = ("InvalidSpec", "NameConflict", "ApplyRefused")  # reasons for which a child may not have been made yet
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
 
@@ -155,8 +156,9 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
 def events(new: Status, previous: Status, actions: Sequence[Action] = ()) -> list[Event]:
     """What changed for a person between two statuses, and what was done. ``actions`` are those that succeeded."""
     told = []
+    degraded, before = conditions.find(new, DEGRADED), conditions.find(previous, DEGRADED)
     made = [action.kind for action in actions if action.verb == "create"]
-    if made and not previous:
+    if made and (not previous or before.get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
@@ -167,7 +169,6 @@ def events(new: Status, previous: Status, actions: Sequence[Action] = ()) -> lis
         if action.verb == "restore":
             fields = ", ".join(path.lstrip(".") for path in action.lost)
             told.append(Event("Normal", "Restored", f"put back {fields} of {action.kind}, changed by somebody else"))
-    degraded, before = conditions.find(new, DEGRADED), conditions.find(previous, DEGRADED)
     if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
         "True",
         degraded["reason"],

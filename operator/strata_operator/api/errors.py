@@ -5,7 +5,8 @@
     ├── ForeignObjectError      an object of a child's name belongs to someone else; told, looked at again later
     └── ApiError                the API server's answer
         ├── RefusedError        it understood and refused (4xx); told in the conditions, looked at again later
-        │   └── MissingError    there is no such object or resource (404)
+        │   ├── MissingError    there is no such object or resource (404)
+        │   └── LeavingError    the namespace is being deleted; nothing can be made in it any more
         └── UnavailableError    no answer, or one that a retry may better (network, 409, 429, 5xx)
 
 Every message says what was given, what is allowed, and what to do. Library errors are translated in ``cluster/client``.
@@ -27,11 +28,15 @@ class ForeignObjectError(OperatorError):
 
 
 class ApiError(OperatorError):
-    """The API server did not do what was asked. ``status`` is the HTTP status, 0 where none came."""
+    """The API server did not do what was asked.
 
-    def __init__(self, message: str, *, status: int = 0) -> None:
+    ``status`` is the HTTP status, 0 where no answer came; ``answer`` is the server's own words without our context.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, answer: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.answer = answer or message
 
 
 class RefusedError(ApiError):
@@ -40,6 +45,10 @@ class RefusedError(ApiError):
 
 class MissingError(RefusedError):
     """There is no such object, or the resource is not installed."""
+
+
+class LeavingError(RefusedError):
+    """The namespace is being deleted, and with it all that could be asked for."""
 
 
 class UnavailableError(ApiError):

@@ -14,7 +14,7 @@ from kubernetes import config as kubernetes_config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.watch.watch import iter_resp_lines
 
-from strata_operator.api.errors import ApiError, MissingError, RefusedError, UnavailableError
+from strata_operator.api.errors import ApiError, LeavingError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.model import API_VERSION, PLURAL
 
 log = logging.getLogger(__name__)
@@ -172,15 +172,17 @@ class Client:
 def _error(method: str, path: str, status: int, data: bytes) -> ApiError:
     """The server's own words, in our tree. A body that is no Status is quoted as it is."""
     try:
-        message = json.loads(data)["message"]
-    except (ValueError, KeyError, TypeError):
-        message = data.decode(errors="replace")[:500]
-    text = f"{method} {path}: {status}: {message}"
+        said = json.loads(data)
+        answer = str(said["message"])
+        causes = {cause.get("reason") for cause in (said.get("details") or {}).get("causes") or []}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        answer, causes = data.decode(errors="replace")[:500], set()
+    made: type[ApiError] = RefusedError
     if status == 404:
-        return MissingError(text, status=status)
-    # Server-side apply answers 500 to a manifest with duplicate keys; that is no outage.
-    if status == 500 and "failed to create typed patch object" in message:
-        return RefusedError(text, status=status)
-    if status in (401, 408, 409, 429) or status >= 500:
-        return UnavailableError(text, status=status)
-    return RefusedError(text, status=status)
+        made = MissingError
+    elif "NamespaceTerminating" in causes:
+        made = LeavingError
+    elif status in (401, 408, 409, 429) or status >= 500:
+        # Server-side apply answers 500 to a manifest with duplicate keys; that is no outage.
+        made = RefusedError if "failed to create typed patch object" in answer else UnavailableError
+    return made(f"{method} {path}: {status}: {answer}", status=status, answer=answer)

@@ -1,0 +1,65 @@
+"""The operator runs as a process against the real API server; model pods run a small stand-in for the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.operator.live.harness import Models, OperatorProcess, build_engine, install_rights, remove_rights
+
+
+@pytest.fixture(scope="package")
+def only_operator(cluster: Cluster) -> Iterator[None]:
+    """No installed operator may serve the same models meanwhile."""
+    selector = ("-A", "-l", "app.kubernetes.io/name=strata-operator")
+    installed = json.loads(cluster.kubectl("get", "deployments", *selector, "-o", "json"))["items"]
+
+    def scale(replicas: int) -> None:
+        for one in installed:
+            metadata = one["metadata"]
+            cluster.kubectl(
+                "-n", metadata["namespace"], "scale", f"deployment/{metadata['name']}", f"--replicas={replicas}"
+            )
+
+    scale(0)
+    yield
+    scale(1)
+
+
+@pytest.fixture(scope="package")
+def engine_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build_engine(cluster, tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="package")
+def kubeconfig(cluster: Cluster, only_operator: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield install_rights(cluster, tmp_path_factory.mktemp("rights"))
+    remove_rights(cluster)
+
+
+@pytest.fixture(scope="package")
+def operator(
+    kubeconfig: Path, engine_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    process = OperatorProcess(kubeconfig, engine_image, tmp_path_factory.mktemp("operator") / "log")
+    process.start()
+    yield process
+    code = process.stop()
+    assert code == 0, f"the operator ended with {code} after SIGTERM:\n{process.tail()}"
+    for word in ("Traceback (most recent call last)", " 403: "):
+        assert word not in process.log.read_text(), f"{word!r} in the operator's log:\n{process.tail(80)}"
+
+
+@pytest.fixture
+def models(cluster: Cluster, kubeconfig: Path, request: pytest.FixtureRequest) -> Iterator[Models]:
+    """A namespace of the test's own; it and all in it is gone afterwards."""
+    test = request.node.originalname.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    name = f"{test}-{uuid4().hex[:6]}"
+    cluster.kubectl("create", "namespace", name)
+    yield Models(cluster, name)
+    cluster.kubectl("delete", "namespace", name, "--wait=false")

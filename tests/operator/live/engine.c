@@ -1,0 +1,60 @@
+/* A stand-in for the engine's image: it takes `strata serve`'s command line, answers the probes, and ends as the real
+   one ends, so that the operator can be tested without four gigabytes of torch.
+
+   The source's last part says how it behaves:
+     absent   the last words of a source that is not there, exit 2
+     wordless exit 1 after a line on stderr, without last words
+     slow     alive, but never ready
+     hungry   takes memory until it is killed
+     else     ready at once                                                                                        */
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void end(int signal) {
+    (void)signal;
+    _exit(0);
+}
+
+static void die(const char *words) {
+    const char *path = getenv("STRATA_TERMINATION_LOG");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (file) {
+        fputs(words, file);
+        fclose(file);
+    }
+    exit(2);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGTERM, end); /* process 1 gets no default action */
+    if (argc < 3 || strcmp(argv[1], "serve") != 0) die("usage: strata serve SOURCE [--FLAG=VALUE ...]");
+    const char *kind = strrchr(argv[2], '/') ? strrchr(argv[2], '/') + 1 : argv[2];
+    int slow = strcmp(kind, "slow") == 0;
+    if (strcmp(kind, "absent") == 0) die("there is no built-in model 'absent'; there are: smollm2-135m");
+    if (strcmp(kind, "wordless") == 0) {
+        fprintf(stderr, "Traceback: something unforeseen\n");
+        return 1;
+    }
+    if (strcmp(kind, "hungry") == 0)
+        for (;;) memset(malloc(1 << 24), 1, 1 << 24);
+
+    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(8000)};
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 16)) die("port 8000 is in use");
+    for (;;) {
+        char request[2048] = {0};
+        int client = accept(listener, NULL, NULL);
+        if (client < 0) continue;
+        if (read(client, request, sizeof request - 1) > 0) {
+            int ready = !slow || strncmp(request, "GET /ready", 10) != 0;
+            dprintf(client, "HTTP/1.1 %s\r\nContent-Length: 3\r\nConnection: close\r\n\r\n%s",
+                    ready ? "200 OK" : "503 Service Unavailable", ready ? "ok\n" : "no\n");
+        }
+        close(client);
+    }
+}

@@ -1,0 +1,208 @@
+"""The operator as a process beside the cluster, with the rights of its own ServiceAccount and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "strata"
+NAMESPACE = "strata-operator-tests"
+HERE = Path(__file__).parent
+
+
+def build_engine(cluster: Cluster, directory: Path) -> str:
+    """Compile the stand-in and push it; returns the image's reference."""
+    program = directory / "strata"
+    subprocess.run(["cc", "-static", "-Os", "-o", program, HERE / "engine.c"], check=True)
+    return cluster.push_binary_image("strata-stand-in", program)
+
+
+def install_rights(cluster: Cluster, directory: Path) -> Path:
+    """The chart's CRD, ServiceAccount and ClusterRole; returns a kubeconfig that acts as that account."""
+    cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
+    cluster.kubectl("wait", "--for=condition=Established", "crd/stratamodels.strata.ai", "--timeout=60s")
+    if not _exists(cluster, "namespace", NAMESPACE):
+        cluster.kubectl("create", "namespace", NAMESPACE)
+    shown = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "clusterrole", "clusterrolebinding")]
+    helm = [str(cluster.bin("helm")), "template", "strata-tests", str(CHART), "--namespace", NAMESPACE, *shown]
+    cluster.kubectl("apply", "-f", "-", input=subprocess.run(helm, check=True, capture_output=True, text=True).stdout)
+    token = cluster.kubectl("create", "token", "strata-tests", "-n", NAMESPACE, "--duration=3h").strip()
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"] = [{"name": "operator", "user": {"token": token}}]
+    config["contexts"] = [
+        {"name": "operator", "context": {"cluster": config["clusters"][0]["name"], "user": "operator"}}
+    ]
+    config["current-context"] = "operator"
+    path = directory / "operator.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def remove_rights(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+    cluster.kubectl("delete", "clusterrole,clusterrolebinding", "strata-tests", "--ignore-not-found")
+
+
+def _exists(cluster: Cluster, kind: str, name: str) -> bool:
+    return bool(cluster.kubectl("get", kind, name, "--ignore-not-found", "-o", "name").strip())
+
+
+class OperatorProcess:
+    """``strata-operator`` of this checkout."""
+
+    def __init__(self, kubeconfig: Path, engine_image: str, log: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.engine_image = engine_image
+        self.log = log
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns once it reconciles."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "strata_operator.main"),
+                    f"--engine-image={self.engine_image}",
+                    f"--listen=127.0.0.1:{self.port}",
+                ],
+                env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": str(ROOT / "operator")},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        eventually(lambda: self._get("/readyz") is not None, 60, lambda: f"the operator is not ready:\n{self.tail()}")
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    def kill(self) -> None:
+        """SIGKILL: no time to end anything."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(60)
+
+    def metric(self, pattern: str) -> float:
+        """Sum of the samples whose line matches the pattern."""
+        text = self._get("/metrics") or ""
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if re.match(pattern, line))
+
+    def writes(self) -> float:
+        """Requests to the API server that could change something."""
+        return self.metric(r'strata_operator_api_requests_total\{.*verb="(apply|create|patch)"')
+
+    def reconciles(self) -> float:
+        return self.metric(r"strata_operator_reconciles_total\{")
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return None
+
+
+class Models:
+    """StrataModels of one namespace, through kubectl as a person would use it."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as in subprocess
+        return self.cluster.kubectl("-n", self.namespace, *args, input=input)
+
+    def apply(self, name: str, source: str = "builtin://smollm2-135m", **spec: Any) -> None:
+        """A small CPU model; ``spec`` replaces whole fields of the spec."""
+        self.kubectl("apply", "-f", "-", input=json.dumps(manifest(name, source, **spec)))
+
+    def get(self, kind: str, name: str) -> Any:
+        """The object, None where there is none."""
+        text = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
+        return json.loads(text) if text.strip() else None
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """That condition, empty while it is not there or tells of an older generation."""
+        obj = self.get("sm", name) or {}
+        for condition in (obj.get("status") or {}).get("conditions") or []:
+            if condition["type"] == kind and condition["observedGeneration"] == obj["metadata"]["generation"]:
+                return dict(condition)
+        return {}
+
+    def wait_for(
+        self, name: str, kind: str, status: str, reason: str | None = None, seconds: float = 120
+    ) -> dict[str, Any]:
+        """Wait until the condition has that status (and reason); returns it."""
+
+        def met() -> bool:
+            now = self.condition(name, kind)
+            return now.get("status") == status and reason in (None, now.get("reason"))
+
+        eventually(met, seconds, lambda: f"{name}: no {kind}={status} {reason or ''}: {self.describe(name)}")
+        return self.condition(name, kind)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Events posted on that model."""
+        selector = f"involvedObject.kind=StrataModel,involvedObject.name={name}"
+        return list(json.loads(self.kubectl("get", "events", "--field-selector", selector, "-o", "json"))["items"])
+
+    def wait_for_event(self, name: str, reason: str, seconds: float = 60) -> dict[str, Any]:
+        """The event is posted after the status: it may come a moment later."""
+
+        def found() -> list[dict[str, Any]]:
+            return [event for event in self.events(name) if event["reason"] == reason]
+
+        eventually(lambda: bool(found()), seconds, lambda: f"{name}: no event {reason}: {self.events(name)}")
+        return found()[0]
+
+    def describe(self, name: str) -> str:
+        shown = self.kubectl("get", "sm", name, "-o", "jsonpath={.status}")
+        return shown + "\n" + self.kubectl("get", "pods,deployments", "-o", "wide")
+
+
+def manifest(name: str, source: str = "builtin://smollm2-135m", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "strata.ai/v1alpha1",
+        "kind": "StrataModel",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"source": source},
+            "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "512Mi"},
+            "cache": {"hostPath": f"/tmp/strata-operator-tests/{name}"},
+            **spec,
+        },
+    }
+
+
+def eventually(condition: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
+    """Poll until it holds; AssertionError with the words of ``what`` otherwise."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,230 @@
+"""From a StrataModel to pods and back, against the real API server, scheduler and kubelet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.operator.live.harness import Models, OperatorProcess, eventually
+
+pytestmark = pytest.mark.cluster
+
+CHILDREN = ("serviceaccount", "configmap", "service", "deployment")
+
+
+def container(models: Models, name: str) -> dict[str, Any]:
+    return dict(models.get("deployment", name)["spec"]["template"]["spec"]["containers"][0])
+
+
+def versions(models: Models, name: str) -> dict[str, str]:
+    return {kind: models.get(kind, name)["metadata"]["resourceVersion"] for kind in (*CHILDREN, "sm")}
+
+
+def test_a_model_gets_ready(models: Models, operator: OperatorProcess) -> None:
+    models.apply("one")
+    ready = models.wait_for("one", "Ready", "True", "Serving")
+    model = models.get("sm", "one")
+    status = model["status"]
+    assert status["url"] == f"http://one.{models.namespace}.svc:8000/v1"
+    assert status["url"] in ready["message"]
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    assert status["observedGeneration"] == model["metadata"]["generation"]
+    assert models.condition("one", "Accepted")["status"] == "True"
+    assert models.condition("one", "Degraded")["status"] == "False"
+    assert models.condition("one", "Progressing")["reason"] == "Complete"
+    for kind in CHILDREN:
+        owner = models.get(kind, "one")["metadata"]["ownerReferences"][0]
+        assert (owner["kind"], owner["uid"]) == ("StrataModel", model["metadata"]["uid"])
+    assert models.wait_for_event("one", "Created")["type"] == "Normal"
+    assert status["url"] in models.wait_for_event("one", "Ready")["message"]
+    row = models.kubectl("get", "sm", "one", "-o", "wide", "--no-headers").split()
+    assert row[:6] == ["one", "True", "Serving", "builtin://smollm2-135m", "int4", "cpu"]
+    assert status["url"] in row
+
+
+def test_the_models_own_metadata_stays_its_own(models: Models, operator: OperatorProcess) -> None:
+    models.apply("tracked")
+    models.kubectl("label", "sm", "tracked", "argocd.argoproj.io/instance=apps")
+    models.kubectl("annotate", "sm", "tracked", "argocd.argoproj.io/tracking-id=apps")
+    models.wait_for("tracked", "Ready", "True")
+    pods = json.loads(models.kubectl("get", "pods", "-o", "json"))["items"]
+    for metadata in [*(models.get(kind, "tracked")["metadata"] for kind in CHILDREN), *(p["metadata"] for p in pods)]:
+        assert "argocd" not in json.dumps([metadata.get("labels"), metadata.get("annotations")])
+        assert "last-applied" not in json.dumps(metadata.get("annotations"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch", "taken"),
+    [
+        ("deployment", {"spec": {"replicas": 1}}, "spec.replicas"),
+        ("deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": "x"}]}}}}, "image"),
+        ("deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "args": []}]}}}}, "args"),
+        ("service", {"spec": {"ports": [{"port": 8000, "targetPort": 81}]}}, "targetPort"),
+        ("configmap", {"data": {"STRATA_CACHE_DIR": "/elsewhere"}}, "STRATA_CACHE_DIR"),
+        ("configmap", {"data": None}, "data"),
+        ("serviceaccount", {"automountServiceAccountToken": True}, "automountServiceAccountToken"),
+        ("service", {"metadata": {"labels": {"strata.ai/model": "other"}}}, "strata.ai/model"),
+        ("deployment", {"metadata": {"labels": {"strata.ai/model": None}}}, None),
+    ],
+    ids=["replicas", "image", "args", "port", "value", "all data", "token", "label", "label gone"],
+)
+def test_an_edited_child_is_put_back(
+    models: Models, operator: OperatorProcess, kind: str, patch: dict[str, Any], taken: str | None
+) -> None:
+    models.apply("edited", replicas=0)
+    models.wait_for("edited", "Ready", "False", "ScaledToZero")
+
+    def wanted() -> Any:
+        obj = models.get(kind, "edited")
+        content = {key: obj.get(key) for key in ("spec", "data", "automountServiceAccountToken")}
+        metadata = {key: obj["metadata"].get(key) for key in ("labels", "ownerReferences")}
+        return json.dumps([content, metadata], sort_keys=True)
+
+    before = wanted()
+    models.kubectl("patch", kind, "edited", "--type=strategic", "-p", json.dumps(patch))
+    eventually(lambda: wanted() == before, 30, lambda: f"still changed:\n{before}\n{wanted()}\n{operator.tail()}")
+    if taken:
+        assert taken in models.wait_for_event("edited", "Restored")["message"]
+
+
+def test_foreign_fields_stay(models: Models, operator: OperatorProcess) -> None:
+    models.apply("shared", replicas=0)
+    models.wait_for("shared", "Ready", "False", "ScaledToZero")
+    models.kubectl("annotate", "service", "shared", "example.com/mine=yes")
+    models.kubectl("patch", "configmap", "shared", "-p", '{"data": {"MINE": "yes"}}')
+    models.kubectl("patch", "service", "shared", "-p", '{"spec": {"ports": [{"port": 8000, "targetPort": 81}]}}')
+    models.wait_for_event("shared", "Restored")
+    eventually(
+        lambda: models.get("service", "shared")["spec"]["ports"][0]["targetPort"] == "http", 30, lambda: operator.tail()
+    )
+    assert models.get("service", "shared")["metadata"]["annotations"]["example.com/mine"] == "yes"
+    assert models.get("configmap", "shared")["data"]["MINE"] == "yes"
+
+
+@pytest.mark.parametrize("kind", CHILDREN)
+def test_a_deleted_child_is_put_back(models: Models, operator: OperatorProcess, kind: str) -> None:
+    models.apply("bereft", replicas=0)
+    models.wait_for("bereft", "Ready", "False", "ScaledToZero")
+    uid = models.get(kind, "bereft")["metadata"]["uid"]
+    models.kubectl("delete", kind, "bereft")
+    eventually(
+        lambda: (models.get(kind, "bereft") or {"metadata": {"uid": uid}})["metadata"]["uid"] != uid,
+        30,
+        lambda: f"{kind} is not back:\n{operator.tail()}",
+    )
+    assert "again" in models.wait_for_event("bereft", "Restored")["message"]
+
+
+def test_nothing_is_written_while_nothing_changes(models: Models, operator: OperatorProcess) -> None:
+    models.apply("idle", replicas=0)
+    models.wait_for("idle", "Ready", "False", "ScaledToZero")
+    models.wait_for_event("idle", "Created")
+    before, reconciles, writes = versions(models, "idle"), operator.reconciles(), operator.writes()
+    models.kubectl("annotate", "sm", "idle", "example.com/touch=1")
+    eventually(lambda: operator.reconciles() > reconciles, 30, operator.tail)
+    assert operator.writes() == writes
+    after = versions(models, "idle")
+    assert {kind: version for kind, version in after.items() if kind != "sm"} == {
+        kind: version for kind, version in before.items() if kind != "sm"
+    }
+
+
+def test_a_killed_operator_goes_on_where_it_was(models: Models, operator: OperatorProcess) -> None:
+    models.apply("first", replicas=0)
+    models.wait_for("first", "Ready", "False", "ScaledToZero")
+    operator.kill()
+    models.apply("second", replicas=0)  # made, edited and deleted while nobody looks
+    models.kubectl("delete", "service", "first")
+    models.kubectl("patch", "configmap", "first", "-p", '{"data": {"HOME": "/elsewhere"}}')
+    operator.start()
+    models.wait_for("second", "Ready", "False", "ScaledToZero")
+    eventually(lambda: models.get("service", "first") is not None, 30, operator.tail)
+    eventually(lambda: models.get("configmap", "first")["data"]["HOME"] == "/tmp", 30, operator.tail)
+
+
+def test_a_restart_writes_nothing(models: Models, operator: OperatorProcess) -> None:
+    models.apply("steady", replicas=0)
+    models.wait_for("steady", "Ready", "False", "ScaledToZero")
+    models.wait_for_event("steady", "Created")
+    before = versions(models, "steady")
+    assert operator.stop() == 0
+    operator.start()
+    eventually(lambda: operator.reconciles() >= 1, 30, operator.tail)
+    eventually(lambda: operator.metric("strata_operator_queue_depth") == 0, 30, operator.tail)
+    assert operator.writes() == 0
+    assert versions(models, "steady") == before
+
+
+def test_scaling(models: Models, operator: OperatorProcess) -> None:
+    models.apply("scaled", replicas=0)
+    models.wait_for("scaled", "Ready", "False", "ScaledToZero")
+    models.kubectl("scale", "sm/scaled", "--replicas=1")
+    models.wait_for("scaled", "Ready", "True")
+    selector = models.get("sm", "scaled")["status"]["selector"]
+    assert len(json.loads(models.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]) == 1
+    models.kubectl("scale", "sm/scaled", "--replicas=0")
+    models.wait_for("scaled", "Ready", "False", "ScaledToZero")
+    assert models.get("sm", "scaled")["status"]["replicas"] == 0
+
+
+def test_a_new_spec_is_rolled_out(models: Models, operator: OperatorProcess) -> None:
+    models.apply("changing")
+    models.wait_for("changing", "Ready", "True")
+    models.apply("changing", engine={"maxModelLen": 4096}, service={"port": 80})
+    models.wait_for("changing", "Ready", "True")
+    assert "--max-model-len=4096" in container(models, "changing")["args"]
+    pods = json.loads(models.kubectl("get", "pods", "-o", "json"))["items"]
+    serving = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    assert ["--max-model-len=4096" in pod["spec"]["containers"][0]["args"] for pod in serving] == [True]
+    assert models.get("service", "changing")["spec"]["ports"][0]["port"] == 80
+    assert models.wait_for_event("changing", "Updated")
+
+
+def test_a_repaired_spec_wins_over_a_failing_one(models: Models, operator: OperatorProcess) -> None:
+    models.apply("fixed", source="builtin://absent")
+    models.wait_for("fixed", "Degraded", "True", "EngineFailed")
+    models.apply("fixed")
+    models.wait_for("fixed", "Ready", "True")
+    assert models.condition("fixed", "Degraded")["status"] == "False"
+
+
+def test_names_that_shorten_to_the_same_stay_apart(models: Models, operator: OperatorProcess) -> None:
+    long = "a-name-that-is-longer-than-any-service-may-be-called-" + "x" * 60
+    names = ["a.b", "a-b", long, long + "y"]
+    for name in names:
+        models.apply(name, replicas=0)
+    urls = set()
+    for name in names:
+        models.wait_for(name, "Ready", "False", "ScaledToZero")
+        urls.add(models.get("sm", name)["status"]["url"])
+    assert len(urls) == len(names)
+    assert len(json.loads(models.kubectl("get", "deployments", "-o", "json"))["items"]) == len(names)
+
+
+@pytest.mark.parametrize("cascade", ["background", "foreground"])
+def test_deleting_a_model_takes_its_children(models: Models, operator: OperatorProcess, cascade: str) -> None:
+    models.apply("leaving")
+    models.wait_for("leaving", "Ready", "True")
+    writes = operator.metric(r'strata_operator_api_requests_total\{.*verb="apply"')
+    models.kubectl("delete", "sm", "leaving", f"--cascade={cascade}", "--timeout=120s")
+    eventually(
+        lambda: not any(models.get(kind, "leaving") for kind in CHILDREN),
+        60,
+        lambda: f"children are left:\n{models.kubectl('get', 'all')}",
+    )
+    # Status may be told once more while pods go; nothing else is applied once the model is leaving.
+    assert operator.metric(r'strata_operator_api_requests_total\{.*verb="apply"') == writes
+
+
+def test_a_model_of_the_same_name_follows_at_once(models: Models, operator: OperatorProcess) -> None:
+    models.apply("again")
+    models.wait_for("again", "Ready", "True")
+    uid = models.get("sm", "again")["metadata"]["uid"]
+    models.kubectl("delete", "sm", "again", "--wait=false")
+    eventually(lambda: models.get("sm", "again") is None, 30, operator.tail)
+    models.apply("again")
+    models.wait_for("again", "Ready", "True")
+    assert models.get("deployment", "again")["metadata"]["ownerReferences"][0]["uid"] != uid
+    assert "NameConflict" not in [event["reason"] for event in models.events("again")]
