@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tokenizers
 import uvicorn
+import uvloop
 from fastapi.testclient import TestClient
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -134,7 +135,7 @@ def run_live(engine: FakeEngine) -> Iterator[Live]:
     """uvicorn as ``strata serve`` runs it, on a free port."""
     service = Service(engine, model_names=("tiny",))
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, loop="uvloop", http="httptools"))
+    server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, loop="none", http="httptools"))
     started: list[asyncio.AbstractEventLoop] = []
     ready = threading.Event()
 
@@ -145,7 +146,7 @@ def run_live(engine: FakeEngine) -> Iterator[Live]:
         ready.set()
         await serving
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread = threading.Thread(target=lambda: uvloop.run(main()), daemon=True)
     thread.start()
     assert ready.wait(30), "the server did not start"
     try:

@@ -236,10 +236,8 @@ def listen(host: str, port: int) -> socket.socket:
         elif error.errno == errno.EACCES:
             reason, advice = "is reserved", "choose one above 1023 with --port"
         else:
-            reason, advice = (
-                f"cannot be listened on ({error.strerror})",
-                "choose an address of this machine with --host",
-            )
+            why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            reason, advice = f"cannot be listened on ({why})", "choose an address of this machine with --host"
         raise OptionError(f"port {port} on {host} {reason}; {advice}") from error
 
 

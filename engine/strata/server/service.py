@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 # Encoding a longer text takes milliseconds, during which no other answer could be streamed: a thread does it.
 _LONG_TEXT = 8_000  # characters
 
+# Outputs that wait already are taken without a pause; after so many, other requests have their turn.
+_TURN = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -176,6 +179,8 @@ class Service:
                                 observe_latency((now - previous) / len(ids))
                         previous = now
                         num_tokens += len(ids)
+                        if num_tokens % _TURN == 0:
+                            await asyncio.sleep(0)
                     if reason is FinishReason.STOP:
                         ids = ids[:-1]  # the token that stops is no part of the text
                     text = detokenizer.feed(ids)

@@ -1,0 +1,205 @@
+"""Request bodies: what is accepted, and what the refusal of everything else says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from strata.errors import RequestError
+from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest, parse
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return parse(ChatRequest, json.dumps({"messages": HELLO, **fields}).encode())
+
+
+def refusal(schema: Any, body: Any) -> RequestError:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(RequestError) as caught:
+        parse(schema, raw)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        pytest.param(b"", "invalid_json", "line 1, column 1", id="empty"),
+        pytest.param(b'{"a": ', "invalid_json", "line 1, column 7", id="cut off"),
+        pytest.param(b"[1]", "invalid_json", "must be a JSON object", id="not an object"),
+        pytest.param(b'{"prompt": "\xff"}', "invalid_encoding", "0xff at offset 12", id="not UTF-8"),
+        pytest.param(b'{"prompt": "a", "temperature": NaN}', "invalid_json", "NaN", id="a constant of JavaScript"),
+        pytest.param(b'{"prompt": "\\ud800"}', "invalid_json", "surrogate", id="half a character"),
+        pytest.param(b"[" * 100_000, "invalid_json", "recursion", id="nested beyond reading"),
+        pytest.param(b'{"seed": ' + b"9" * 5000 + b"}", "invalid_json", "digits", id="a number beyond reading"),
+    ],
+)
+def test_a_body_that_cannot_be_read_says_where(body: bytes, code: str, words: str) -> None:
+    error = refusal(GenerateRequest, body)
+    assert error.code == code
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        pytest.param("max_tokens", 0, "1 or more", id="no tokens"),
+        pytest.param("max_tokens", -5, "1 or more", id="fewer than none"),
+        pytest.param("max_tokens", "7", '"7"', id="a string for a number"),
+        pytest.param("max_tokens", True, "true", id="true is no number"),
+        pytest.param("max_tokens", 1.5, "1.5", id="half a token"),
+        pytest.param("max_completion_tokens", 0, "1 or more", id="the newer name"),
+        pytest.param("temperature", 2.5, "from 0 (greedy) to 2", id="too hot"),
+        pytest.param("temperature", -0.1, "from 0 (greedy) to 2", id="below zero"),
+        pytest.param("top_p", 0, "above 0, up to 1", id="no probability left"),
+        pytest.param("top_p", 1.01, "above 0, up to 1", id="more than all"),
+        pytest.param("top_k", -2, "0 or -1 is off", id="fewer than off"),
+        pytest.param("repetition_penalty", 0, "above 0", id="a divisor of zero"),
+        pytest.param("seed", 2**63, "64-bit", id="a seed of 65 bits"),
+        pytest.param("stop", ["a"] * 5, "up to 4", id="five stop strings"),
+        pytest.param("stop", "", "none of them empty", id="a stop string that is everywhere"),
+        pytest.param("stop", [1], "a string", id="a number as stop string"),
+        pytest.param("messages", [], "at least one message", id="no messages"),
+        pytest.param("messages", "hello", "list", id="a string for messages"),
+        pytest.param("stream", "yes", "boolean", id="a string for a switch"),
+        pytest.param("stop_token_ids", ["a"], '"a"', id="a string for a token"),
+    ],
+)
+def test_a_value_out_of_range_says_what_is_allowed(field: str, value: Any, words: str) -> None:
+    error = refusal(ChatRequest, {"messages": HELLO, field: value})
+    assert error.code == "invalid_value"
+    assert error.param is not None
+    assert error.param.startswith(field)
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        pytest.param({"role": "robot", "content": "a"}, "'user'", id="unknown role"),
+        pytest.param({"role": "user"}, "missing", id="no content"),
+        pytest.param({"role": "user", "content": None}, "null", id="null content"),
+        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, "image_url", id="a picture"),
+        pytest.param({"role": "user", "content": "a", "mood": "x"}, "content, name, role", id="unknown field"),
+        pytest.param({"role": "tool", "content": "a"}, "'tool'", id="tools are not served yet"),
+        pytest.param({"role": "assistant", "content": "a", "tool_calls": [{}]}, "tool_calls", id="a tool call"),
+        pytest.param("hello", "hello", id="no object"),
+    ],
+)
+def test_a_bad_message_is_named(message: Any, words: str) -> None:
+    error = refusal(ChatRequest, {"messages": [*HELLO, message]})
+    assert words in str(error)
+
+
+def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
+    error = refusal(ChatRequest, {"messages": HELLO, "max_token": 5})
+    assert error.param == "max_token"
+    assert "max_tokens" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -0.5),
+        ("logit_bias", {"5": 1}),
+        ("min_p", 0.1),
+        ("store", True),
+        ("reasoning_effort", "high"),
+        ("n", True),  # JSON's true is not 1
+    ],
+)
+def test_what_is_not_served_yet_is_refused_by_name(field: str, value: Any) -> None:
+    error = refusal(ChatRequest, {"messages": HELLO, field: value})
+    assert error.param == field
+    assert error.code == "unsupported_parameter"
+    assert f"'{field}' is not served yet" in str(error)
+
+
+def test_values_that_ask_for_nothing_are_accepted() -> None:
+    chat(n=1, tools=[], tool_choice="none", response_format={"type": "text"}, logprobs=False, presence_penalty=0.0)
+    chat(logit_bias=None, frequency_penalty=0, store=False, modalities=["text"], top_logprobs=0)
+
+
+def test_fields_without_effect_are_accepted() -> None:
+    chat(user="u", metadata={"a": "b"}, service_tier="auto", safety_identifier="s", prompt_cache_key="k")
+
+
+def test_an_answer_may_be_sent_back_as_a_message() -> None:
+    """OpenAI's client dumps its message objects with every field."""
+    answer = {
+        "role": "assistant",
+        "content": "hi",
+        "refusal": None,
+        "tool_calls": None,
+        "annotations": [],
+        "audio": None,
+    }
+    assert chat(messages=[*HELLO, answer]).messages[1].text == "hi"
+
+
+def test_text_parts_become_lines() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert chat(messages=[{"role": "user", "content": parts}]).messages[0].text == "a\nb"
+
+
+def test_both_names_of_the_token_limit_work_unless_they_differ() -> None:
+    assert chat(max_tokens=5).token_limit == 5
+    assert chat(max_completion_tokens=6).token_limit == 6
+    assert chat(max_tokens=7, max_completion_tokens=7).token_limit == 7
+    error = refusal(ChatRequest, {"messages": HELLO, "max_tokens": 5, "max_completion_tokens": 6})
+    assert "5" in str(error)
+    assert "6" in str(error)
+
+
+def test_stream_options_need_a_stream() -> None:
+    assert chat(stream=True, stream_options={"include_usage": True}).include_usage
+    error = refusal(ChatRequest, {"messages": HELLO, "stream_options": {"include_usage": True}})
+    assert error.param == "stream_options"
+
+
+def test_stop_is_a_string_or_a_list() -> None:
+    assert chat(stop="a").stop_strings == ("a",)
+    assert chat(stop=["a", "b"]).stop_strings == ("a", "b")
+    assert chat().stop_strings == ()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        pytest.param("text", "text", id="a string"),
+        pytest.param([1, 2], [1, 2], id="token ids"),
+        pytest.param(["text"], "text", id="a list of one string"),
+        pytest.param([[1, 2]], [1, 2], id="a list of one list of ids"),
+    ],
+)
+def test_a_prompt_is_one_text_or_its_tokens(prompt: Any, expected: Any) -> None:
+    assert parse(CompletionRequest, json.dumps({"prompt": prompt}).encode()).prompt == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        pytest.param(["a", "b"], "send a request for each", id="two prompts"),
+        pytest.param("", "it must be a string that is not empty", id="empty"),
+        pytest.param([], "it must be a string that is not empty", id="no tokens"),
+        pytest.param([1.5], "list of token ids", id="no whole numbers"),
+        pytest.param({"a": 1}, "list of token ids", id="an object"),
+        pytest.param(None, "null", id="null"),
+    ],
+)
+def test_any_other_prompt_is_refused(prompt: Any, words: str) -> None:
+    assert words in str(refusal(CompletionRequest, {"prompt": prompt}))
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    assert len(str(refusal(ChatRequest, {"messages": "x" * 10_000}))) < 300
