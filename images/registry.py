@@ -17,7 +17,7 @@ def push(image: str, registry: str) -> str:
     reference = in_registry(image, registry)
     started = time.monotonic()
     plain = speaks_plain_http(registry)
-    # A plain-HTTP registry is on this machine or beside it: sending is cheap there, compressing 8 GB on two cores is not.
+    # A plain-HTTP registry is on this machine or beside it: sending is cheap there, compressing 8 GB is not.
     # (CPU seconds for the engine's image: gzip 106, zstd at level 1 62, and the smaller of the two.)
     level = "1" if plain else "3"
     verify = f"--tls-verify={str(not plain).lower()}"
