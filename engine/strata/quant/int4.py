@@ -14,14 +14,16 @@ take them.
 
 from __future__ import annotations
 
-from strata.quant.base import GROUP, Part, QuantizedTensor, Tensor, concat, row_chunks
+from strata.quant.base import GROUP, Part, QuantizedTensor, Tensor, pack_rows
 
 SUPER = 8  # groups that share d and dmin
 _LEVELS = 15  # largest code
 _SCALES = 255  # largest 8-bit scale or minimum
-# Widths of the coded range, in code steps around the 15 of the plain range, from which the fit starts.
-# One narrower and one wider start lower the error of random normal weights by 9 % against the plain range.
-_STARTS = (-1.0, 1.0)
+# The fit starts from steps of 1/15 and 1/16 of a group's range (the second cuts off half a step at both ends) and
+# alternates codes and least squares twice: on random normal weights 9 % less error than the plain range, at 0.6 of its
+# speed. A third start takes another 0.1 % off (2026-11-29).
+_STARTS = (0.0, 1.0)
+_ITERATIONS = 2
 # A chunk whose plain fit leaves less than this share of its energy lies on a 16-level grid already (GGUF Q4_0, Q4_1).
 _ON_GRID = 1e-10
 
@@ -53,7 +55,7 @@ class Int4:
 
     def pack(self, weight: Tensor) -> QuantizedTensor:
         rows, cols = weight.shape
-        return QuantizedTensor(self.name, (rows, cols), concat([_pack_rows(chunk) for chunk in row_chunks(weight)]))
+        return QuantizedTensor(self.name, (rows, cols), pack_rows(weight, _pack_rows))
 
     def unpack(self, weight: QuantizedTensor) -> Tensor:
         import torch
@@ -113,10 +115,13 @@ def _fit(w: Tensor) -> tuple[Tensor, Tensor]:
         return scale, low
     best_scale, best_low = scale, low
     for start in _STARTS:
-        narrower = (high - low) / (_LEVELS + start)
-        codes = _codes(w, narrower, low + narrower * start / 2)
-        new_scale, new_low = _least_squares(w, codes)
-        new_error = _error(w, _codes(w, new_scale, new_low), new_scale, new_low)
+        new_scale = (high - low) / (_LEVELS + start)
+        new_low = low + new_scale * start / 2
+        codes = _codes(w, new_scale, new_low)
+        for _ in range(_ITERATIONS):
+            new_scale, new_low = _least_squares(w, codes)
+            codes = _codes(w, new_scale, new_low)
+        new_error = _error(w, codes, new_scale, new_low)
         better = new_error < error
         error = torch.where(better, new_error, error)
         best_scale = torch.where(better, new_scale, best_scale)

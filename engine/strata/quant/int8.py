@@ -7,7 +7,7 @@ A group that was 8-bit with the largest code at 127 already (GGUF Q8_0) comes ba
 
 from __future__ import annotations
 
-from strata.quant.base import GROUP, Part, QuantizedTensor, Tensor, concat, row_chunks
+from strata.quant.base import GROUP, Part, QuantizedTensor, Tensor, pack_rows
 
 _FP16_MAX = 65504.0
 
@@ -28,7 +28,7 @@ class Int8:
 
     def pack(self, weight: Tensor) -> QuantizedTensor:
         rows, cols = weight.shape
-        return QuantizedTensor(self.name, (rows, cols), concat([_pack_rows(chunk) for chunk in row_chunks(weight)]))
+        return QuantizedTensor(self.name, (rows, cols), pack_rows(weight, _pack_rows))
 
     def unpack(self, weight: QuantizedTensor) -> Tensor:
         rows, cols = weight.shape
