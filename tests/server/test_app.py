@@ -353,7 +353,7 @@ def test_an_engine_that_dies_is_shown(serve: Serve) -> None:
 
 def _assert_failed(served: Served, reason: str) -> None:
     assert served.client.portal is not None
-    with pytest.raises(Exception, match=".") as caught:
+    with pytest.raises(Exception, match=r".") as caught:
         served.client.portal.call(served.service.wait_ready)
     assert reason in str(caught.value)
     for path in ("/ready", "/health"):

@@ -65,7 +65,7 @@ def test_a_template_that_fails_on_the_messages_refuses_the_request() -> None:
     ],
 )
 def test_a_template_stays_in_its_sandbox(source: str) -> None:
-    with pytest.raises(RequestError, match="unsafe|not safe"):
+    with pytest.raises(RequestError, match=r"unsafe|not safe"):
         render(source)
 
 

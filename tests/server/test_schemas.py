@@ -136,7 +136,7 @@ def test_fields_without_effect_are_accepted() -> None:
 
 def test_an_answer_may_be_sent_back_as_a_message() -> None:
     """OpenAI's client dumps its message objects with every field."""
-    answer = {
+    answer: dict[str, Any] = {
         "role": "assistant",
         "content": "hi",
         "refusal": None,

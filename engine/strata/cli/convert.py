@@ -56,7 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=whole(1, 65536),
         default=DEFAULT_SHARD_MB,
         metavar="MB",
-        help=f"size of a file of weights, at most, in MB (default: {DEFAULT_SHARD_MB})",
+        help=f"size of a file of weights, at most, in MB of 2^20 bytes (default: {DEFAULT_SHARD_MB})",
     )
 
 
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             named[0],
             arguments.output_dir,
             arguments.dtype,
-            shard_size=arguments.expert_shard_size * 1_000_000,
+            shard_size=arguments.expert_shard_size << 20,
             progress=lambda done, total: progress("convert", done, total),
         )
     finally:

@@ -7,19 +7,17 @@ import errno
 import logging
 import os
 import socket
-import sys
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from strata.cli.arguments import require, share, whole
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES, DEVICES, DTYPES
+from strata.engine import logs
 from strata.errors import OptionError
 
 if TYPE_CHECKING:
     from strata.server.service import Service
-
-logger = logging.getLogger(__name__)
 
 DEFAULTS = EngineConfig(model="")
 DEFAULT_HOST = "127.0.0.1"
@@ -184,11 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = engine_config(arguments)
     require(*NEEDED)
     with listen(arguments.host, arguments.port) as listener:
-        logging.basicConfig(
-            level=arguments.log_level.upper(),
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-        )
+        logs.configure(arguments.log_level.upper())
         if arguments.log_level != "debug":
             logging.getLogger("uvicorn").setLevel(logging.WARNING)
 

@@ -18,6 +18,7 @@ from strata.server.service import Service
 logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.2  # how often the state is looked at, for the progress bar and for an engine that has died
+_LAST_WORDS_SECONDS = 5  # for sending errors to the clients whose requests outlasted the grace
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that they close them first
 
 
@@ -39,8 +40,8 @@ async def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT; then requests in flight have ``grace_seconds`` to end. A second signal ends all.
 
-    ``listener`` is bound already. ``on_progress`` runs several times a second while loading, ``on_ready`` once after.
-    Raises the StrataError that ended the service, if one did.
+    ``listener`` is bound already, and closed at the end. ``on_progress`` runs several times a second while loading,
+    ``on_ready`` once after. Raises the StrataError that ended the service, if one did.
     """
     server = _Server(
         uvicorn.Config(
@@ -53,33 +54,43 @@ async def run(
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=grace_seconds,
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
 
+    stopping = asyncio.Event()
+    stopped = asyncio.create_task(stopping.wait())
+
     def stop() -> None:
-        if server.should_exit:
+        if stopping.is_set():
             logger.warning("a second signal: ending now")
             serving.cancel()
         else:
             logger.info("stopping: requests in flight have %d s to end", grace_seconds)
-            server.should_exit = True
+            stopping.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
-        await asyncio.wait({serving, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        await asyncio.wait({serving}, timeout=grace_seconds)
+        if not serving.done():
+            logger.warning("the time is over: requests in flight end with an error")
+            await service.close()
+            await asyncio.wait({serving}, timeout=_LAST_WORDS_SECONDS)
         if watching.done():
-            await watching
+            watching.result()
+        if serving.done() and not serving.cancelled():
+            serving.result()
     finally:
-        watching.cancel()
+        for task in (serving, watching, stopped):
+            task.cancel()
+        await asyncio.gather(serving, watching, stopped, return_exceptions=True)
         await service.close()
+        listener.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 

@@ -1,0 +1,175 @@
+"""A server from its first connection to its last, with real signals to this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from strata.engine.fake import FakeEngine
+from strata.engine.messages import EngineFailed, LoadProgress
+from strata.errors import EngineError, UsageError
+from strata.server import lifetime
+from strata.server.service import Service
+
+MakeEngine = Callable[..., FakeEngine]
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+@dataclass
+class Running:
+    """``lifetime.run`` in a task, and what it reported."""
+
+    engine: FakeEngine
+    listener: socket.socket
+    progress: asyncio.Queue[LoadProgress | None] = field(default_factory=asyncio.Queue)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self, grace_seconds: int = 30) -> asyncio.Task[None]:
+        service = Service(self.engine, model_names=("tiny",))
+        return asyncio.create_task(
+            lifetime.run(
+                service,
+                self.listener,
+                grace_seconds=grace_seconds,
+                on_progress=self.progress.put_nowait,
+                on_ready=self.ready.set,
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        host, port = self.listener.getsockname()
+        return f"http://{host}:{port}"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def running(make_engine: MakeEngine) -> Callable[..., Running]:
+    return lambda *args, **options: Running(make_engine(*args, **options), socket.create_server(("127.0.0.1", 0)))
+
+
+async def test_sigterm_ends_an_idle_server(running: Callable[..., Running]) -> None:
+    server = running()
+    task = server.start()
+    await server.ready.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert server.engine.state == "closed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_requests_in_flight_end_before_the_server_does(
+    running: Callable[..., Running], http: httpx.AsyncClient, number: signal.Signals
+) -> None:
+    server = running("hello world")
+    task = server.start()
+    await server.ready.wait()
+    url = server.url
+    server.engine.pause()
+    answer = asyncio.create_task(http.post(f"{url}/v1/chat/completions", json=CHAT))
+    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    os.kill(os.getpid(), number)
+    while True:  # until nobody listens any more
+        try:
+            await http.get(f"{url}/health", headers={"Connection": "close"})
+        except httpx.TransportError:
+            break
+    assert not answer.done()
+    server.engine.resume()
+    assert (await answer).json()["choices"][0]["message"]["content"] == "hello world"
+    await task
+    assert server.engine.aborted == []
+
+
+async def test_requests_that_outlast_the_grace_are_ended(
+    running: Callable[..., Running], http: httpx.AsyncClient
+) -> None:
+    server = running()
+    task = server.start(grace_seconds=0)
+    await server.ready.wait()
+    server.engine.pause()
+    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
+    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    response = await answer
+    assert response.status_code == 500
+    assert "closed before the answer was complete" in response.json()["error"]["message"]
+    await task
+
+
+async def test_a_second_signal_ends_at_once(running: Callable[..., Running], http: httpx.AsyncClient) -> None:
+    server = running()
+    task = server.start(grace_seconds=3600)
+    await server.ready.wait()
+    server.engine.pause()
+    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
+    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert server.engine.state == "closed"
+    answer.cancel()
+
+
+async def test_a_server_can_be_stopped_while_it_loads(running: Callable[..., Running], http: httpx.AsyncClient) -> None:
+    server = running(hold_load=True)
+    task = server.start()
+    response = await http.get(f"{server.url}/ready")
+    assert response.status_code == 503
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert not server.ready.is_set()
+
+
+async def test_progress_is_reported_until_the_server_is_ready(running: Callable[..., Running]) -> None:
+    server = running(hold_load=True, stages=(LoadProgress("load", 10, 100),))
+    task = server.start()
+    server.engine.next_stage()
+    while await server.progress.get() != LoadProgress("load", 10, 100):
+        pass
+    server.engine.next_stage()
+    await server.ready.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+
+
+@pytest.mark.parametrize(
+    ("is_usage_error", "kind"),
+    [pytest.param(True, UsageError, id="the user's fault"), pytest.param(False, EngineError, id="the engine's fault")],
+)
+async def test_a_failed_load_ends_the_server_with_its_reason(
+    running: Callable[..., Running], is_usage_error: bool, kind: type[Exception]
+) -> None:
+    server = running(load_failure=EngineFailed("no config.json", is_usage_error=is_usage_error))
+    with pytest.raises(kind, match=r"no config\.json"):
+        await server.start()
+
+
+async def test_an_engine_that_dies_later_ends_the_server_and_its_requests(
+    running: Callable[..., Running], http: httpx.AsyncClient
+) -> None:
+    server = running()
+    task = server.start()
+    await server.ready.wait()
+    server.engine.pause()
+    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
+    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    server.engine.fail("signal 9")
+    response = await answer
+    assert response.status_code == 500
+    assert "signal 9" in response.json()["error"]["message"]
+    with pytest.raises(EngineError, match="signal 9"):
+        await task
