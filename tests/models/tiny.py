@@ -61,6 +61,14 @@ def runner_of(config: ModelConfig, tensors: dict[str, Any], *, dtype: torch.dtyp
     return Runner(model, config.vocab_size, Device(cpu, "cpu"), plan, pool)
 
 
+def checkpoint(model: Any) -> dict[str, Any]:
+    """The tensors that a checkpoint of the model holds, by name."""
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
+    return tensors
+
+
 def reference_logits(model: Any, token_ids: list[int]) -> Tensor:
     """float32 [tokens, vocab]."""
     with torch.no_grad():

@@ -1,0 +1,72 @@
+"""Paged attention: the reference against attention over plain tensors, the fast versions against the reference."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from strata.kernels.attention import reference, sdpa
+from strata.kernels.attention.reference import write_kv
+from tests.kernels.batches import BLOCK_SIZE, make_case
+
+BATCHES = [
+    pytest.param([(0, 37)], id="prompt from its start"),
+    pytest.param([(37, 20)], id="chunk after others"),
+    pytest.param([(16, 1)], id="decode, first token of a block"),
+    pytest.param([(31, 1), (31, 1)], id="decode, equal lengths"),
+    pytest.param([(31, 1), (30, 1), (45, 1)], id="decode, lengths that need a mask"),
+    pytest.param([(0, 1), (500, 1), (3, 1)], id="decode, lengths too different to pad"),
+    pytest.param([(40, 1), (9, 1), (0, 33), (16, 24), (5, 1)], id="decode and chunks in one step"),
+]
+HEADS = [
+    pytest.param(4, 4, id="no sharing"),
+    pytest.param(6, 2, id="grouped heads"),
+    pytest.param(4, 1, id="one KV head"),
+]
+
+
+@pytest.mark.parametrize("spans", BATCHES)
+def test_reference_is_causal_attention(spans: list[tuple[int, int]]) -> None:
+    case = make_case(spans, heads=6, kv_heads=2, head_dim=16, dtype=torch.float32)
+    found = reference.paged_attention(case.query, case.cache, case.batch)
+    flat = case.cache.view(-1, 2, 2, 16)
+    row = 0
+    for group in case.batch.groups:
+        for blocks, length in zip(group.blocks.view(group.num_seqs, -1), group.lengths.tolist(), strict=True):
+            slots = [int(blocks[p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in range(length)]
+            for _ in range((group.end - group.begin) // group.num_seqs):
+                position = int(case.batch.positions[row])
+                assert int(case.batch.slots[row]) == slots[position]
+                for head in range(6):
+                    key, value = flat[slots[: position + 1], :, head // 3].double().unbind(1)
+                    weights = (key @ case.query[row, head].double() / math.sqrt(16)).softmax(0)
+                    assert torch.allclose(found[row, head].double(), weights @ value, atol=1e-5)
+                row += 1
+    assert row == len(found)
+
+
+@pytest.mark.parametrize("spans", BATCHES)
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [pytest.param(torch.float32, 1e-5, id="float32"), pytest.param(torch.bfloat16, 1e-2, id="bf16")],
+)
+def test_sdpa(spans: list[tuple[int, int]], heads: int, kv_heads: int, dtype: torch.dtype, tolerance: float) -> None:
+    case = make_case(spans, heads, kv_heads, head_dim=32, dtype=dtype)
+    expected = reference.paged_attention(case.query, case.cache, case.batch).double()
+    found = sdpa.paged_attention(case.query, case.cache, case.batch).double()
+    assert found.shape == expected.shape
+    assert (found - expected).norm() / expected.norm() < tolerance
+
+
+def test_write_kv_touches_its_slots_only() -> None:
+    cache = torch.zeros(4, BLOCK_SIZE, 2, 2, 8)
+    kv = torch.randn(3, 2, 2, 8)
+    slots = torch.tensor([5, 63, 16])
+    write_kv(kv, cache, slots)
+    flat = cache.view(-1, 2, 2, 8)
+    assert torch.equal(flat[slots], kv)
+    flat[slots] = 0
+    assert not flat.any()

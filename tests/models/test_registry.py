@@ -1,0 +1,72 @@
+"""What the registry refuses, and what it says then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from strata import quant
+from strata.config import RopeConfig
+from strata.errors import CheckpointError, UnsupportedModelError
+from strata.kernels.select import REFERENCE
+from strata.models import registry
+from tests.models import tiny
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny.hf_llama(num_hidden_layers=1)
+
+
+def test_unknown_architecture_names_the_supported(model: Any) -> None:
+    config = replace(tiny.model_config(model), architecture="MambaForCausalLM")
+    with pytest.raises(UnsupportedModelError, match="'MambaForCausalLM' is not supported; supported: LlamaForCausalLM"):
+        registry.check(config)
+
+
+def test_unknown_rope_scaling_names_the_supported(model: Any) -> None:
+    rope = RopeConfig(scaling={"rope_type": "yarn", "factor": 4.0})
+    with pytest.raises(UnsupportedModelError, match="'yarn' is not supported; supported are default, linear, llama3"):
+        registry.check(replace(tiny.model_config(model), rope=rope))
+
+
+def test_rope_scaling_that_lacks_a_number(model: Any) -> None:
+    rope = RopeConfig(scaling={"rope_type": "linear"})
+    with pytest.raises(CheckpointError, match="'factor' = None; a positive number"):
+        registry.check(replace(tiny.model_config(model), rope=rope))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"model.layers.0.mlp.up_proj.weight": None}, "missing.*layers.0.mlp.up_proj.weight", id="missing"),
+        pytest.param({"model.extra.weight": torch.zeros(3)}, "unknown.*model.extra.weight", id="belongs to nothing"),
+        pytest.param({"model.norm.weight": torch.zeros(3)}, r"shape.*model.norm.weight is \[3\]", id="wrong shape"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(model: Any, change: dict[str, Any], message: str) -> None:
+    tensors = {name: tensor for name, tensor in {**tiny.checkpoint(model), **change}.items() if tensor is not None}
+    with pytest.raises(CheckpointError, match=message):
+        registry.build(tiny.model_config(model), tensors, REFERENCE, torch.float32, 64)
+
+
+def test_every_tensor_is_used(model: Any) -> None:
+    tensors = tiny.checkpoint(model)
+    registry.build(tiny.model_config(model), tensors, REFERENCE, torch.float32, 64)
+    assert tensors == {}
+
+
+def test_neighbours_in_different_formats(model: Any) -> None:
+    """A store may keep one of q, k, v in another format than the others."""
+    config = tiny.model_config(model)
+    tensors = tiny.checkpoint(model)
+    name = "model.layers.0.self_attn.k_proj.weight"
+    packed = quant.get("int8").pack(tensors[name])
+    mixed = tiny.runner_of(config, {**tensors, name: packed})
+    plain = tiny.runner_of(config, {**tensors, name: quant.get("int8").unpack(packed)})
+    token_ids = list(range(40))
+    found, expected = (tiny.run_chunks(runner, token_ids, 40, [0, 1, 2]) for runner in (mixed, plain))
+    assert tiny.relative(found, expected) < 1e-6
