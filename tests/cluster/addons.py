@@ -9,8 +9,9 @@ import json
 
 from tests.cluster.instance import Network
 from tests.cluster.machine import CACHE
+from tests.cluster.parts import KWOK_STAGES
 from tests.cluster.pki import kubeconfig
-from tests.cluster.service import CONFIG, PKI, Service, Site, flags
+from tests.cluster.service import CONFIG, PKI, Service, Site, flags, inside
 
 _DNS_READY_PORT = 8181
 
@@ -21,11 +22,10 @@ def dns_ready_url(network: Network) -> str:
 
 
 def dns(site: Site) -> Service:
-    # No `forward`: the world outside is none of a pod's business here, and a wrong name fails at once.
+    # Pods cannot reach the world outside, so its names do not exist for them, and they learn it at once.
     corefile = f"""\
-.:53 {{
+cluster.local:53 in-addr.arpa:53 {{
     errors
-    health 127.0.0.1:8080
     ready {site.network.node}:{_DNS_READY_PORT}
     kubernetes cluster.local in-addr.arpa {{
         kubeconfig {CONFIG}/dns.kubeconfig
@@ -33,6 +33,12 @@ def dns(site: Site) -> Service:
     }}
     cache 5
     loadbalance
+}}
+.:53 {{
+    errors
+    template IN ANY . {{
+        rcode NXDOMAIN
+    }}
 }}
 """
     return Service(
@@ -73,6 +79,7 @@ def kwok(site: Site) -> Service:
             manage_nodes_with_annotation_selector="kwok.x-k8s.io/node=fake",
             cidr=site.network.pretend_pods,
             node_lease_duration_seconds=40,
-        ),
+        )
+        + tuple(f"--config={inside('kwok').parent / stage}" for stage in KWOK_STAGES),
         files={"kwok.kubeconfig": kubeconfig(site.instance.name, site.network.api_url, PKI, "admin")},
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.cluster.errors import BuildError, PrerequisiteError, last_lines
 from tests.cluster.parts import PARTS, Part, cache_root
-from tests.cluster.shell import locked
+from tests.cluster.shell import locked, run
 
 Report = Callable[[str], None]
 
@@ -98,6 +98,7 @@ def _compile(part: Part) -> None:
         if status != 0:
             raise BuildError(f"{part.label} did not build; the end of {log}:\n{last_lines(log)}")
         _name_binaries(part, out)
+        _copy_files(part, out)
         out.chmod(0o755)
         out.rename(part.folder)
 
@@ -111,6 +112,13 @@ def _name_binaries(part: Part, out: Path) -> None:
     missing = [name for name in part.binaries if not (out / name).is_file()]
     if missing:
         raise BuildError(f"{part.name}: the build left no {', '.join(missing)}")
+
+
+def _copy_files(part: Part, out: Path) -> None:
+    if part.files:
+        module = run(["go", "list", "-m", "-f", "{{.Dir}}", part.upstream], cwd=part.source, env=_environment()).strip()
+        for file in part.files:
+            (out / Path(file).name).write_bytes((Path(module) / file).read_bytes())
 
 
 def _environment() -> dict[str, str]:

@@ -77,6 +77,8 @@ def kubelet(site: Site) -> Service:
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
         "serializeImagePulls": False,
+        # An image imported under a name of its own is refused otherwise, if its content was once pulled under another.
+        "imagePullCredentialsVerificationPolicy": "NeverVerify",
         # A half-full disk of a workstation is no reason to evict pods or delete images.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,

@@ -31,6 +31,7 @@ class Part:
     upstream: str = ""  # the module whose version is the part's; empty for programs that live here
     tags: str = ""
     version_variable: str = ""  # Go package whose git* variables say the version at run time
+    files: tuple[str, ...] = ()  # of the upstream module, put beside the programs
     optional: bool = field(default=False)  # built only when asked for
 
     @property
@@ -70,7 +71,7 @@ class Part:
 
     @cached_property
     def digest(self) -> str:
-        state = hashlib.sha256(json.dumps([self.binaries, self.tags, self.ldflags]).encode())
+        state = hashlib.sha256(json.dumps([self.binaries, self.tags, self.ldflags, self.files]).encode())
         for file in sorted(path for path in self.source.rglob("*") if path.is_file()):
             state.update(f"\0{file.relative_to(self.source)}\0".encode() + file.read_bytes())
         return state.hexdigest()[:12]
@@ -91,6 +92,15 @@ class Part:
 
 _KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 _CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+
+# What kwok makes of pretend nodes and their pods: Ready and Running at once, and gone when deleted.
+_KWOK_STAGES = (
+    "kustomize/stage/node/fast/node-initialize.yaml",
+    "kustomize/stage/pod/fast/pod-ready.yaml",
+    "kustomize/stage/pod/fast/pod-complete.yaml",
+    "kustomize/stage/pod/fast/pod-delete.yaml",
+)
+KWOK_STAGES = tuple(Path(stage).name for stage in _KWOK_STAGES)
 
 # The longest first: whoever watches learns early how long it will be.
 PARTS = (
@@ -113,7 +123,14 @@ PARTS = (
     Part("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}, seconds=25, upstream="go.etcd.io/etcd/server/v3"),
     Part("registry", {"registry": "."}, seconds=25, upstream="github.com/distribution/distribution/v3"),
     Part("images", {"pause": "./pause", "probe": "./probe"}, seconds=5),
-    Part("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, seconds=55, upstream="sigs.k8s.io/kwok", optional=True),
+    Part(
+        "kwok",
+        {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+        seconds=55,
+        upstream="sigs.k8s.io/kwok",
+        files=_KWOK_STAGES,
+        optional=True,
+    ),
 )
 
 

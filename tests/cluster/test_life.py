@@ -18,6 +18,7 @@ from tests.cluster.instance import Instance
 
 pytestmark = pytest.mark.cluster
 
+USUAL_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/lib/containerd", "/var/log/pods", "/run/containerd")
 ROOT = Path(__file__).parents[2]
 
 
@@ -51,7 +52,9 @@ def traces(instance: Instance) -> dict[str, set[str]]:
         "control groups": {str(h / instance.cgroup) for h in cgroups.hierarchies() if (h / instance.cgroup).exists()},
         "namespaces": set(os.listdir("/run/netns")) if Path("/run/netns").exists() else set(),  # noqa: PTH208
         "files": {str(path) for path in (instance.state, instance.lock) if path.exists()},
-        "usual places": {str(p) for p in map(Path, ("/var/lib/kubelet", "/var/lib/cni", "/run/containerd")) if p.exists()},
+        "usual places": {
+            str(p) for p in map(Path, ("/var/lib/kubelet", "/var/lib/cni", "/run/containerd")) if p.exists()
+        },
     }
 
 
@@ -154,5 +157,11 @@ def test_kubectl_through_the_command_line(cluster: Cluster) -> None:
 def test_status_names_processes_and_addresses(cluster: Cluster) -> None:
     with command_line(cluster.instance, "status") as process:
         shown = process.communicate()[0]
-    for expected in (f"cluster {cluster.name}", str(cluster.kubeconfig), cluster.registry, "kube-apiserver", cluster.node):
+    for expected in (
+        f"cluster {cluster.name}",
+        str(cluster.kubeconfig),
+        cluster.registry,
+        "kube-apiserver",
+        cluster.node,
+    ):
         assert expected in shown
