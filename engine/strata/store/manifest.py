@@ -6,6 +6,7 @@ weight in the format "int8" or "int4" is stored as the tensors ``NAME.PART``; an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
@@ -98,6 +99,9 @@ class Manifest:
             raise CheckpointError(
                 f"{origin}: the {KEY!r} table is damaged ({type(error).__name__}: {error}); convert the model again"
             ) from error
+        for shard in shards:
+            if not re.fullmatch(r"shared/[\w.-]+\.safetensors", shard.file):
+                raise CheckpointError(f"{origin}: {shard.file!r} is no shard of a store; convert the model again")
         formats = {"fp32", *quant.FORMATS}
         for name, weight in weights.items():
             plain = weight.format in PLAIN_DTYPES

@@ -66,12 +66,8 @@ class ShardWriter:
         assert self._bytes - before == part_bytes(part), f"{name} has another size than its header entry"
 
     def close(self) -> Shard:
-        """Flush to the disk and describe the file; every tensor of the header must have been added."""
-        import os
-
+        """Describe the file; every tensor of the header must have been added."""
         assert next(self._expected, None) is None, f"{self._file} is closed before its last tensor"
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
         self._stream.close()
         return Shard(self._file, self._bytes, self._hash.hexdigest())
 

@@ -7,6 +7,7 @@ second maker waits, a killed one lets go of it, and what that one left is remove
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from strata.errors import UsageError
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -24,7 +27,11 @@ def lock(target: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("waiting for another process that makes %s", target)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_still(path, descriptor):
                 break
             os.close(descriptor)  # the holder before us removed the file; lock the one that others see
@@ -50,6 +57,7 @@ def partial(target: Path) -> Iterator[Path]:
         path.mkdir()
         try:
             yield path
+            _to_disk(path)
             path.rename(target)
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
@@ -61,6 +69,14 @@ def partial(target: Path) -> Iterator[Path]:
 def cannot_write(path: Path, error: OSError) -> UsageError:
     """The error for a place that cannot be written."""
     return UsageError(f"cannot write {path}: {error.strerror or error}. Give another directory, or make room there")
+
+
+def _to_disk(directory: Path) -> None:
+    """Wait until all files are on the disk: after a power cut, a directory that has its name is whole."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

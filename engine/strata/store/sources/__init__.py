@@ -18,9 +18,12 @@ def source_path(source: str) -> Path:
     """The existing file or directory behind what the user gave; raises CheckpointError with what is accepted."""
     if source.startswith(SCHEME):
         return builtin_path(source)
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise CheckpointError(f"{source!r} does not exist; a model is {ACCEPTED}")
+    try:
+        path = Path(source).expanduser()
+        path.stat()
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such home; ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"{source!r} is no model: {reason}. A model is {ACCEPTED}") from error
     return path
 
 

@@ -41,7 +41,9 @@ class GGUFFile:
         try:
             with path.open("rb") as stream:
                 if stream.read(4) != _MAGIC:
-                    raise CheckpointError(f"{path} is not a GGUF file: it does not start with 'GGUF'")
+                    raise CheckpointError(
+                        f"{path} is not a GGUF file (it does not start with 'GGUF'); no other kind of single file is a model"
+                    )
                 self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error

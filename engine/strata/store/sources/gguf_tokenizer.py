@@ -60,9 +60,9 @@ def write(metadata: Mapping[str, Any], directory: Path, *, origin: str) -> None:
     }
     for key, source in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         token = metadata.get(f"tokenizer.ggml.{source}_token_id")
-        if token is not None and token < len(tokens):
+        if token is not None:
             config[f"{key}_token"] = tokens[token]
-    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def _vocabulary(metadata: Mapping[str, Any], origin: str) -> tuple[list[str], list[int]]:
@@ -78,8 +78,14 @@ def _vocabulary(metadata: Mapping[str, Any], origin: str) -> tuple[list[str], li
             raise CheckpointError(f"{origin}: the tokenizer's metadata key 'tokenizer.ggml.{key}' is missing")
     tokens = metadata["tokenizer.ggml.tokens"]
     types = metadata.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
-    if len(types) != len(tokens):
-        raise CheckpointError(f"{origin}: {len(tokens)} tokens, but {len(types)} token types")
+    if not isinstance(types, list) or len(types) != len(tokens):
+        raise CheckpointError(f"{origin}: the tokenizer's 'token_type' is not a list of {len(tokens)}, one a token")
+    if len(set(tokens)) != len(tokens):
+        raise CheckpointError(f"{origin}: the tokenizer holds a token twice")
+    for kind in ("bos", "eos", "unknown", "padding"):
+        token = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        if token is not None and not 0 <= token < len(tokens):
+            raise CheckpointError(f"{origin}: the {kind} token is {token}, but there are {len(tokens)} tokens")
     return tokens, types
 
 
@@ -92,11 +98,10 @@ def _tokenizer(metadata: Mapping[str, Any], tokens: list[str], types: list[int],
             f"{origin}: pre-tokenizer {name!r} is not supported; supported: {', '.join(sorted(_CUTS))}"
         )
     cut = _CUTS[name]
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
     try:
-        tokenizer = Tokenizer(
-            models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges, ignore_merges=cut.ignore_merges)
-        )
+        merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cut.ignore_merges))
     except Exception as error:
         raise CheckpointError(f"{origin}: the tokenizer's merges do not fit its vocabulary: {error}") from error
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns]

@@ -34,10 +34,10 @@ class SafetensorsSource:
             )
         self._files: dict[str, Any] = {}  # name of a tensor: the open file that holds it
         self.tensors: dict[str, SourceTensor] = {}
-        index = self._index()
-        for file in sorted(set(index.values())) if index is not None else [_SINGLE]:
+        index = {} if (path / _SINGLE).is_file() else self._index()
+        for file in sorted(set(index.values())) or [_SINGLE]:
             self._open(path / file)
-        lost = sorted(set(index or ()) - set(self.tensors))
+        lost = sorted(set(index) - set(self.tensors))
         if lost:
             raise CheckpointError(f"{path / _INDEX} lists tensors that its files do not hold: {', '.join(lost[:8])}")
 
@@ -66,13 +66,13 @@ class SafetensorsSource:
         if (self._path / "generation_config.json").is_file():
             shutil.copyfile(self._path / "generation_config.json", directory / "generation_config.json")
 
-    def _index(self) -> dict[str, str] | None:
+    def _index(self) -> dict[str, str]:
         path = self._path / _INDEX
         if not path.exists():
-            return None
+            raise CheckpointError(f"{self._path} has neither {_SINGLE} nor {_INDEX}; fetch the checkpoint again")
         table = read_json(path).get("weight_map")
-        if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
-            raise CheckpointError(f"{path}: 'weight_map' is not a table from tensor to file")
+        if not isinstance(table, dict) or not table or not all(isinstance(file, str) for file in table.values()):
+            raise CheckpointError(f"{path}: 'weight_map' is not a table from tensor to file; fetch it again")
         return table
 
     def _open(self, path: Path) -> None:
@@ -88,3 +88,8 @@ class SafetensorsSource:
                 self._files[name] = file
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is truncated or damaged ({error}); fetch it again") from error
+        for name, tensor in self.tensors.items():
+            if tensor.dtype not in TYPES:
+                raise UnsupportedModelError(
+                    f"{path}: tensor {name!r} has the type {tensor.dtype}; supported: {', '.join(TYPES)}"
+                )
