@@ -42,7 +42,7 @@ class GGUFFile:
             with path.open("rb") as stream:
                 if stream.read(4) != _MAGIC:
                     raise CheckpointError(
-                        f"{path} is not a GGUF file (it does not start with 'GGUF'); no other kind of single file is a model"
+                        f"{path} is not a GGUF file: it does not start with 'GGUF'. No other single file is a model"
                     )
                 self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
