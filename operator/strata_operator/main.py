@@ -44,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit code 2 for options or a cluster that somebody has to mend first."""
     options = parser().parse_args(argv)
-    address, _, port = options.listen.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    address, colon, port = options.listen.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         parser().error(f"--listen is {options.listen!r}; ADDRESS:PORT is needed, e.g. 0.0.0.0:8080")
     if options.workers < 1:
         parser().error(f"--workers is {options.workers}; at least 1 is needed")

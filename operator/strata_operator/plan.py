@@ -82,6 +82,8 @@ def lost_fields(manifest: Manifest, owned: Mapping[str, Any]) -> tuple[str, ...]
     """
     body = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind")}
     body["metadata"] = {k: v for k, v in manifest["metadata"].items() if k not in ("name", "namespace", "uid")}
+    if not owned:
+        return ("",)  # our entry itself is gone
     return tuple(_lost(body, owned, ""))
 
 

@@ -167,7 +167,7 @@ def events(new: Status, previous: Status, actions: Sequence[Action] = ()) -> lis
         told.append(Event("Normal", "Updated", f"applied the new spec to {', '.join(changed)}"))
     for action in actions:
         if action.verb == "restore":
-            fields = ", ".join(path.lstrip(".") for path in action.lost)
+            fields = ", ".join(path.lstrip(".") or "all fields" for path in action.lost)
             told.append(Event("Normal", "Restored", f"put back {fields} of {action.kind}, changed by somebody else"))
     if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
         "True",

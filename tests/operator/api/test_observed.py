@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strata_operator.api.observed import Child, Pod, Trouble, shorten, warned
+from tests.operator.samples import container, pod_object
+
+TERMINATED = {"terminated": {"exitCode": 2, "reason": "Error", "message": "no such model\n"}}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+
+
+def trouble(**status: Any) -> Trouble | None:
+    return Pod.of(pod_object(**status)).trouble
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        pytest.param(container(state=TERMINATED), Trouble("EngineFailed", "no such model"), id="ended just now"),
+        pytest.param(container(state=BACK_OFF, last=TERMINATED), Trouble("EngineFailed", "no such model"), id="waits"),
+        pytest.param(
+            container(state={"running": {}}, last=TERMINATED), Trouble("EngineFailed", "no such model"), id="runs again"
+        ),
+        pytest.param(container(ready=True, state={"running": {}}, last=TERMINATED), None, id="recovered"),
+        pytest.param(container(state={"running": {}}), None, id="loads"),
+        pytest.param(container(state={"waiting": {"reason": "ContainerCreating"}}), None, id="is created"),
+    ],
+)
+def test_the_reason_stays_while_the_container_turns_in_its_loop(statuses: Any, expected: Trouble | None) -> None:
+    assert trouble(containerStatuses=statuses) == expected
+
+
+def test_an_end_without_words_says_the_exit_code() -> None:
+    found = trouble(containerStatuses=container(state={"terminated": {"exitCode": 139, "reason": "Error"}}))
+    assert found is not None
+    assert "exit code 139" in found.message
+
+
+def test_out_of_memory_says_what_to_raise() -> None:
+    found = trouble(containerStatuses=container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}))
+    assert found is not None
+    assert found.reason == "OutOfMemory"
+    assert "spec.hardware.memory" in found.message
+
+
+def test_a_pull_that_fails_reads_the_same_in_both_of_its_states() -> None:
+    detail = "rpc error: not found"
+    first = {"waiting": {"reason": "ErrImagePull", "message": detail}}
+    then = {
+        "waiting": {
+            "reason": "ImagePullBackOff",
+            "message": f'Back-off pulling image "engine:1": ErrImagePull: {detail}',
+        }
+    }
+    found = [trouble(containerStatuses=container(state=state)) for state in (first, then)]
+    assert found == [Trouble("ImagePullFailed", f"image engine:1: {detail}")] * 2
+
+
+def test_no_node() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    obj = pod_object(conditions=[condition], containerStatuses=[])
+    obj["spec"] = {}
+    read = Pod.of(obj)
+    assert read.trouble == Trouble("Unschedulable", "0/1 nodes")
+    assert not read.creating
+
+
+def test_a_pod_that_the_node_rejects() -> None:
+    found = trouble(phase="Failed", reason="UnexpectedAdmissionError", message="no GPU left", containerStatuses=[])
+    assert found == Trouble("PodRejected", "the node refused the pod: UnexpectedAdmissionError: no GPU left")
+
+
+def test_creating() -> None:
+    read = Pod.of(pod_object())
+    assert read.creating
+    assert read.since == "2026-01-01T00:00:00Z"
+    leaving = pod_object()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert not Pod.of(leaving).creating
+
+
+MOUNT = {
+    "type": "Warning",
+    "reason": "FailedMount",
+    "message": 'MountVolume.SetUp failed for volume "model" : hostPath type check failed: /x is not a directory',
+    "lastTimestamp": "2026-01-01T00:00:05Z",
+}
+PULLING = {"type": "Normal", "reason": "Pulling", "message": "pulling", "lastTimestamp": "2026-01-01T00:00:09Z"}
+
+
+def test_only_the_newest_event_counts() -> None:
+    found = warned([MOUNT])
+    assert found is not None
+    assert found.reason == "SourceNotFound"
+    assert "/x is not a directory" in found.message
+    assert warned([MOUNT, PULLING]) is None
+    assert warned([]) is None
+
+
+def test_other_warnings_keep_their_reason() -> None:
+    event = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": "no address left", "eventTime": "2026"}
+    assert warned([event]) == Trouble("FailedCreatePodSandBox", "no address left")
+
+
+def test_long_texts_keep_their_end() -> None:
+    text = shorten("x" * 5000 + "the reason")
+    assert len(text) == 1000
+    assert text.endswith("the reason")
+
+
+def test_a_child_without_controller_is_nobody_s() -> None:
+    obj = {"metadata": {"name": "m", "namespace": "ns", "uid": "u", "resourceVersion": "3"}}
+    read = Child.of("Service", obj)
+    assert read.owner_uid is None
+    assert read.hash is None
+    assert read.owned_fields == "{}"

@@ -1,0 +1,97 @@
+"""A client whose cluster is a table in memory; it knows what the operator asks for and no more."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from strata_operator.api.errors import ApiError, MissingError, UnavailableError
+from strata_operator.api.observed import FIELD_MANAGER
+from tests.operator.samples import fields_of
+
+
+class FakeClient:
+    """``objects`` by (kind, namespace, name); ``failing`` holds errors by "verb Kind", raised until removed."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.failing: dict[str, ApiError] = {}
+        self.calls: list[str] = []
+        self._version = 100
+        for obj in objects:
+            self.keep(obj)
+
+    def keep(self, obj: dict[str, Any]) -> None:
+        self.objects[obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]] = obj
+
+    def writes(self) -> list[str]:
+        """Calls that change something, since the last question."""
+        found = [call for call in self.calls if not call.startswith(("get", "list"))]
+        self.calls.clear()
+        return found
+
+    def events(self) -> list[str]:
+        """Reasons of the events that were posted, in order."""
+        return [obj["reason"] for (kind, *_), obj in self.objects.items() if kind == "Event" and "count" in obj]
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        self._call("get", kind)
+        try:
+            return copy.deepcopy(self.objects[kind, namespace, name])
+        except KeyError:
+            raise MissingError(f"{kind} {name} is not there", status=404) from None
+
+    def list(self, kind: str, namespace: str | None = None, **query: str) -> dict[str, Any]:
+        self._call("list", kind)
+        uid = query["fieldSelector"].removeprefix("involvedObject.uid=")
+        items = [obj for (one, *_), obj in self.objects.items() if one == kind and obj["involvedObject"]["uid"] == uid]
+        return {"items": items or None}
+
+    def apply(
+        self, kind: str, manifest: Mapping[str, Any], *, manager: str, force: bool, subresource: str | None = None
+    ) -> dict[str, Any]:
+        self._call("apply" + (f" {subresource}" if subresource else "") + (" by force" if force else ""), kind)
+        metadata = manifest["metadata"]
+        key = (kind, metadata["namespace"], metadata["name"])
+        there = self.objects.get(key)
+        if there is None and subresource:
+            raise MissingError(f"{kind} {key[2]} is not there", status=404)
+        if "uid" in metadata and (there is None or there["metadata"]["uid"] != metadata["uid"]):
+            raise UnavailableError("Precondition failed: UID in precondition", status=409)
+        self._version += 1
+        if subresource:
+            assert there is not None
+            there["status"] = copy.deepcopy(dict(manifest["status"]))
+        else:
+            there = copy.deepcopy(dict(manifest))
+            owned = fields_of(
+                {field: value for field, value in manifest.items() if field not in ("apiVersion", "kind")}
+            )
+            there["metadata"] |= {
+                "uid": metadata.get("uid", f"uid-{kind}-{self._version}"),
+                "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned}],
+            }
+            self.objects[key] = there
+        there["metadata"]["resourceVersion"] = str(self._version)
+        return copy.deepcopy(there)
+
+    def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        self._call("create", kind)
+        key = (kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        if key in self.objects:
+            raise UnavailableError(f"{kind} {key[2]} already exists", status=409)
+        self.objects[key] = copy.deepcopy(dict(manifest))
+        return copy.deepcopy(self.objects[key])
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        self._call("merge", kind)
+        self.objects[kind, namespace, name] |= patch
+        return copy.deepcopy(self.objects[kind, namespace, name])
+
+    def _call(self, verb: str, kind: str) -> None:
+        call = f"{verb} {kind}"
+        self.calls.append(call)
+        for pattern, error in self.failing.items():
+            if call.startswith(pattern.split()[0]) and call.endswith(pattern.split()[1]):
+                raise error

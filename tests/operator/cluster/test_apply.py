@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from strata_operator.api.errors import ForeignObjectError, UnavailableError
+from strata_operator.cluster.apply import apply_child, apply_status, owner_exists
+from strata_operator.cluster.client import Client
+from strata_operator.plan import Action
+from strata_operator.render import children
+from tests.operator.cluster.fake import FakeClient
+from tests.operator.samples import child, live, model, model_object
+
+MODEL = model()
+SERVICE = children(MODEL, engine_image="e")["Service"]
+CREATE = Action("create", SERVICE, None)
+
+
+def apply(fake: FakeClient, action: Action) -> dict[str, Any]:
+    return apply_child(cast("Client", fake), MODEL, action)
+
+
+@pytest.mark.parametrize(
+    ("obj", "expected"),
+    [
+        (model_object(), True),
+        (None, False),
+        ({**model_object(), "metadata": {**model_object()["metadata"], "uid": "another"}}, False),
+        ({**model_object(), "metadata": {**model_object()["metadata"], "deletionTimestamp": "now"}}, False),
+    ],
+    ids=["there", "gone", "another of the name", "leaving"],
+)
+def test_owner_exists(obj: dict[str, Any] | None, expected: bool) -> None:
+    fake = FakeClient(*([obj] if obj else []))
+    assert owner_exists(cast("Client", fake), MODEL) is expected
+
+
+def test_a_name_that_is_free_is_taken_without_force() -> None:
+    fake = FakeClient()
+    assert apply(fake, CREATE)["spec"] == SERVICE["spec"]
+    assert fake.writes() == ["apply Service"]
+
+
+def test_a_foreign_object_is_not_touched() -> None:
+    foreign = {"kind": "Service", "metadata": {"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1"}}
+    fake = FakeClient(foreign)
+    with pytest.raises(ForeignObjectError, match="Service m exists and has no owner reference to this model"):
+        apply(fake, CREATE)
+    assert fake.writes() == []
+
+
+def test_our_own_object_that_lost_its_label_is_taken_back() -> None:
+    fake = FakeClient(live(SERVICE))
+    apply(fake, CREATE)
+    assert fake.writes() == ["apply by force Service"]
+
+
+def test_our_own_object_that_is_leaving_is_waited_for() -> None:
+    leaving = live(SERVICE)
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    fake = FakeClient(leaving)
+    with pytest.raises(UnavailableError, match="is being deleted"):
+        apply(fake, CREATE)
+    assert fake.writes() == []
+
+
+def test_a_change_goes_only_to_the_object_that_was_seen() -> None:
+    fake = FakeClient(live(SERVICE))
+    apply(fake, Action("update", SERVICE, child(SERVICE)))
+    assert fake.writes() == ["apply by force Service"]
+    fake.objects["Service", "ns", "m"]["metadata"]["uid"] = "replaced"
+    with pytest.raises(UnavailableError, match="Precondition"):
+        apply(fake, Action("update", SERVICE, child(SERVICE)))
+
+
+def test_the_status_goes_only_to_the_model_that_was_seen() -> None:
+    client = cast("Client", FakeClient(model_object()))
+    answer = apply_status(client, ("ns", "m"), "uid-m", {"url": "u"})
+    assert answer is not None
+    assert answer["status"] == {"url": "u"}
+    assert apply_status(client, ("ns", "gone"), "uid-gone", {}) is None
+    with pytest.raises(UnavailableError):
+        apply_status(client, ("ns", "m"), "uid of before", {})

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strata_operator.cluster.cache import Cache, Key
+from strata_operator.render import child_name, children
+from tests.operator.samples import child, live, model, model_object, pod_object
+
+
+class Seen:
+    """A cache with the keys that it called out."""
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+        self.cache = Cache(self.keys.append)
+
+    def take(self) -> list[Key]:
+        taken, self.keys[:] = list(self.keys), []
+        return taken
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+KEY = ("ns", "m")
+SERVICE = children(model(), engine_image="e")["Service"]
+
+
+def versioned(version: int, **metadata: Any) -> dict[str, Any]:
+    obj = model_object()
+    obj["metadata"] |= {"resourceVersion": str(version), **metadata}
+    return obj
+
+
+def test_a_model_is_kept_slim(seen: Seen) -> None:
+    obj = versioned(5, managedFields=[1], annotations={"big": "x"}, labels={})
+    seen.cache.put_model(obj)
+    kept = seen.cache.model(KEY)
+    assert kept is not None
+    assert sorted(kept["metadata"]) == ["generation", "name", "namespace", "resourceVersion", "uid"]
+    assert kept["spec"] == obj["spec"]
+    assert seen.take() == [KEY]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_older_or_the_same_version_is_ignored(seen: Seen, version: int) -> None:
+    seen.cache.put_model(versioned(5, generation=2))
+    seen.take()
+    seen.cache.put_model(versioned(version, generation=1))
+    kept = seen.cache.model(KEY)
+    assert kept is not None
+    assert kept["metadata"]["generation"] == 2
+    assert seen.take() == []
+
+
+def test_versions_are_numbers(seen: Seen) -> None:
+    seen.cache.put_model(versioned(9))
+    seen.cache.put_model(versioned(10))
+    kept = seen.cache.model(KEY)
+    assert kept is not None
+    assert kept["metadata"]["resourceVersion"] == "10"
+
+
+def test_our_own_write_calls_nobody_unless_the_spec_is_new(seen: Seen) -> None:
+    seen.cache.put_model(versioned(5))
+    seen.take()
+    seen.cache.put_model(versioned(6), own=True)
+    assert seen.take() == []
+    seen.cache.put_model(versioned(7, generation=2), own=True)
+    assert seen.take() == [KEY]
+
+
+def test_the_news_of_an_old_deletion_does_not_take_the_new_model(seen: Seen) -> None:
+    seen.cache.put_model(versioned(5, uid="new"))
+    seen.cache.remove_model(versioned(4, uid="old"))
+    assert seen.cache.model(KEY) is not None
+    seen.cache.remove_model(versioned(6, uid="new"))
+    assert seen.cache.model(KEY) is None
+    seen.cache.remove_model(versioned(6, uid="new"))
+
+
+def test_children_and_pods_call_their_model(seen: Seen) -> None:
+    seen.cache.put_model(versioned(1))
+    seen.take()
+    seen.cache.put("Service", live(SERVICE))
+    seen.cache.put("Pod", pod_object())
+    assert seen.take() == [KEY, KEY]
+    observed = seen.cache.observe(KEY)
+    assert list(observed.children) == ["Service"]
+    assert [pod.name for pod in observed.pods] == ["m-1"]
+
+
+def test_a_child_calls_the_model_of_a_shortened_name(seen: Seen) -> None:
+    obj = model_object("a.b")
+    seen.cache.put_model(obj)
+    seen.take()
+    seen.cache.put("Service", live(children(model("a.b"), engine_image="e")["Service"]))
+    assert seen.take() == [("ns", "a.b")]
+    assert seen.cache.observe(("ns", "a.b")).children["Service"].name == child_name("a.b")
+
+
+def test_what_we_have_seen_already_calls_nobody(seen: Seen) -> None:
+    seen.cache.put_model(versioned(1))
+    seen.cache.put("Service", live(SERVICE, version=10))
+    seen.take()
+    seen.cache.put("Service", live(SERVICE, version=10))
+    seen.cache.put("Service", live(SERVICE, version=9))
+    assert seen.take() == []
+    seen.cache.put("Service", live(SERVICE, version=11))
+    assert seen.take() == [KEY]
+
+
+def test_a_child_with_another_label_is_still_the_child_of_that_name(seen: Seen) -> None:
+    seen.cache.put("Service", live(SERVICE, version=10))
+    relabelled = live(SERVICE, version=11)
+    relabelled["metadata"]["labels"]["strata.ai/model"] = "other"
+    seen.cache.put("Service", relabelled)
+    assert seen.cache.observe(KEY).children["Service"].resource_version == 11
+
+
+@pytest.mark.parametrize(("kind", "obj"), [("Service", live(SERVICE)), ("Pod", pod_object())])
+def test_what_is_gone_is_gone(seen: Seen, kind: str, obj: dict[str, Any]) -> None:
+    seen.cache.put_model(versioned(1))
+    seen.cache.put(kind, obj)
+    seen.take()
+    seen.cache.remove(kind, obj)
+    assert seen.take() == [KEY]
+    observed = seen.cache.observe(KEY)
+    assert (dict(observed.children), observed.pods) == ({}, ())
+    seen.cache.remove(kind, obj)
+    assert seen.take() == []
+
+
+def test_a_list_tells_what_is_gone(seen: Seen) -> None:
+    seen.cache.put_model(versioned(1))
+    for name in ("m-1", "m-2"):
+        seen.cache.put("Pod", pod_object(name))
+    seen.cache.put("Service", live(SERVICE))
+    seen.take()
+    seen.cache.replace("Pod", [pod_object("m-2"), pod_object("m-3")])
+    assert [pod.name for pod in seen.cache.observe(KEY).pods] == ["m-2", "m-3"]
+    assert seen.take() == [KEY, KEY]  # for m-3 and for m-1
+    seen.cache.replace("Service", [])
+    assert seen.cache.observe(KEY).children == {}
+    assert len(seen.cache.observe(KEY).pods) == 2
+
+
+def test_the_fields_of_our_last_apply_belong_to_that_very_object(seen: Seen) -> None:
+    seen.cache.put("Service", live(SERVICE))
+    seen.cache.note_applied(child(SERVICE))
+    assert seen.cache.observe(KEY).applied_fields == {"Service": child(SERVICE).owned_fields}
+    seen.cache.remove("Service", live(SERVICE))
+    another = live(SERVICE, version=12)
+    another["metadata"]["uid"] = "another"
+    seen.cache.put("Service", another)
+    assert seen.cache.observe(KEY).applied_fields == {}
+
+
+def test_nothing_is_kept_of_what_is_gone(seen: Seen) -> None:
+    seen.cache.put_model(versioned(1))
+    seen.cache.put("Service", live(SERVICE))
+    seen.cache.put("Pod", pod_object())
+    seen.cache.note_applied(child(SERVICE))
+    seen.cache.remove("Service", live(SERVICE))
+    seen.cache.remove("Pod", pod_object())
+    seen.cache.remove_model(versioned(1))
+    tables = {name: table for name, table in vars(seen.cache).items() if isinstance(table, dict)}
+    assert len(tables) == 6
+    assert [name for name, table in tables.items() if table] == []

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from strata_operator.api.errors import ApiError, LeavingError, MissingError, RefusedError, UnavailableError
+from strata_operator.cluster import client as rooms
+from strata_operator.cluster.client import RESOURCES, Client
+from tests.operator.cluster.server import Answer, Request, ScriptedServer, refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "path"),
+    [
+        ("Service", (), "/api/v1/services"),
+        ("Service", ("ns", "m"), "/api/v1/namespaces/ns/services/m"),
+        ("Deployment", ("ns", "m"), "/apis/apps/v1/namespaces/ns/deployments/m"),
+        ("StrataModel", ("ns", "m", "status"), "/apis/strata.ai/v1alpha1/namespaces/ns/stratamodels/m/status"),
+    ],
+)
+def test_paths(kind: str, args: tuple[str, ...], path: str) -> None:
+    assert RESOURCES[kind].path(*args) == path
+
+
+def test_apply_says_who_applies_and_whether_by_force() -> None:
+    with ScriptedServer(lambda request: Answer(body={"ok": True})) as server:
+        manifest = {"metadata": {"namespace": "ns", "name": "m"}}
+        assert server.client().apply("Service", manifest, manager="me", force=True) == {"ok": True}
+    (request,) = server.requests
+    assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/ns/services/m")
+    assert request.query == {"fieldManager": "me", "force": "true"}
+    assert request.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert request.headers["authorization"] == "bearer secret"
+    assert request.body == manifest
+
+
+def test_only_metadata_is_asked_for_where_it_is_enough() -> None:
+    with ScriptedServer(lambda request: Answer(body={})) as server:
+        client = server.client()
+        client.list("ConfigMap", labelSelector="a")
+        client.list("Deployment")
+    assert "as=PartialObjectMetadataList" in server.requests[0].headers["Accept"]
+    assert server.requests[0].query == {"labelSelector": "a"}
+    assert server.requests[1].headers["Accept"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "why"),
+    [
+        (refusal(400, "x"), RefusedError, "bad request"),
+        (refusal(403, "x"), RefusedError, "forbidden"),
+        (refusal(404, "x"), MissingError, "not there"),
+        (refusal(422, "x"), RefusedError, "invalid"),
+        (refusal(401, "x"), UnavailableError, "the token is renewed"),
+        (refusal(409, "x"), UnavailableError, "replaced in between"),
+        (refusal(410, "x"), RefusedError, "too old a version"),
+        (refusal(429, "x"), UnavailableError, "too many requests"),
+        (refusal(500, "x"), UnavailableError, "an outage"),
+        (refusal(503, "x"), UnavailableError, "starting"),
+        (refusal(500, "failed to create typed patch object: duplicate"), RefusedError, "duplicate keys are no outage"),
+        (
+            refusal(403, "x is being terminated", causes=[{"reason": "NamespaceTerminating"}]),
+            LeavingError,
+            "the namespace is going",
+        ),
+        (Answer(502, b"<html>bad gateway</html>"), UnavailableError, "a proxy's page"),
+        (Answer(403, b"null"), RefusedError, "no Status object"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_answers_become_our_errors(answer: Answer, error: type[ApiError], why: str) -> None:
+    with ScriptedServer(lambda request: answer) as server, pytest.raises(ApiError) as raised:
+        server.client().get("Service", "ns", "m")
+    assert type(raised.value) is error
+    assert raised.value.status == answer.status
+    assert "GET /api/v1/namespaces/ns/services/m" in str(raised.value)
+
+
+def test_the_server_s_own_words_are_kept() -> None:
+    answer = refusal(422, "spec.x: Invalid value")
+    with ScriptedServer(lambda request: answer) as server, pytest.raises(RefusedError) as raised:
+        server.client().get("Service", "ns", "m")
+    assert raised.value.answer == "spec.x: Invalid value"
+
+
+def test_no_answer_is_unavailable_and_counted() -> None:
+    counted: list[tuple[str, int]] = []
+    client = Client(Configuration(host="http://127.0.0.1:9"), on_request=lambda *args: counted.append(args), threads=1)
+    with pytest.raises(UnavailableError, match="no answer from the API server"):
+        client.get("Service", "ns", "m")
+    assert counted == [("get", 0)]
+
+
+def test_requests_are_counted_by_verb_and_status() -> None:
+    counted: list[tuple[str, int]] = []
+
+    def answer(request: Request) -> Answer:
+        return refusal(404, "x") if request.method == "GET" else Answer(body={})
+
+    with ScriptedServer(answer) as server:
+        client = server.client(lambda *args: counted.append(args))
+        manifest = {"metadata": {"namespace": "ns", "name": "m"}}
+        with pytest.raises(MissingError):
+            client.get("Service", "ns", "m")
+        client.create("Event", manifest)
+        client.merge("Event", "ns", "m", {"count": 2})
+        client.apply("Service", manifest, manager="me", force=False)
+    assert counted == [("get", 404), ("create", 200), ("patch", 200), ("apply", 200)]
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"type": "ADDED", "object": {"metadata": {"name": "ä" * 3000}}},
+    {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}},
+]
+
+
+def test_a_watch_gives_events_until_the_server_ends_it() -> None:
+    with ScriptedServer(lambda request: Answer(lines=iter(EVENTS))) as server:
+        assert list(server.client().watch("Pod", resourceVersion="1")) == EVENTS
+    query = server.requests[0].query
+    assert (query["watch"], query["allowWatchBookmarks"], query["resourceVersion"]) == ("1", "true", "1")
+    assert int(query["timeoutSeconds"]) > 0
+
+
+def test_a_watch_reads_lines_however_they_are_cut() -> None:
+    data = b"".join(json.dumps(event).encode() + b"\n" for event in EVENTS)
+    pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
+    with ScriptedServer(lambda request: Answer(lines=iter(pieces))) as server:
+        assert list(server.client().watch("Pod")) == EVENTS
+
+
+def test_a_watch_that_breaks_off_says_so() -> None:
+    with ScriptedServer(lambda request: Answer(lines=iter(EVENTS), broken=True)) as server:
+        watch = server.client().watch("Pod")
+        assert next(watch) == EVENTS[0]
+        with pytest.raises(UnavailableError, match="the watch of pods broke"):
+            list(watch)
+
+
+def test_a_watch_of_a_version_that_is_gone() -> None:
+    with ScriptedServer(lambda request: refusal(410, "too old")) as server, pytest.raises(ApiError) as raised:
+        next(server.client().watch("Pod", resourceVersion="1"))
+    assert raised.value.status == 410
+
+
+def test_a_silent_watch_is_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "WATCH_SILENCE_SECONDS", 0.2)
+    end = threading.Event()
+
+    def silence() -> Any:
+        yield EVENTS[0]
+        end.wait(30)
+
+    with ScriptedServer(lambda request: Answer(lines=silence())) as server:
+        with pytest.raises(UnavailableError, match="broke"):
+            list(server.client().watch("Pod"))
+        end.set()
+
+
+def test_without_credentials_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    with pytest.raises(ApiError, match="set KUBECONFIG"):
+        rooms.configuration()

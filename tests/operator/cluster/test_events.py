@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from strata_operator.api.errors import RefusedError
+from strata_operator.cluster.client import Client
+from strata_operator.cluster.events import of_pod, post
+from strata_operator.status import Event
+from tests.operator.cluster.fake import FakeClient
+from tests.operator.samples import model_object, pod
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+READY = Event("Normal", "Ready", "it answers")
+
+
+def posted(fake: FakeClient) -> list[dict[str, Any]]:
+    return [obj for (kind, *_), obj in fake.objects.items() if kind == "Event"]
+
+
+def tell(fake: FakeClient, event: Event, now: datetime = NOW, **metadata: Any) -> None:
+    post(cast("Client", fake), {**model_object()["metadata"], **metadata}, event, now=now)
+
+
+def test_an_event_is_about_the_model() -> None:
+    fake = FakeClient()
+    tell(fake, READY)
+    (event,) = posted(fake)
+    assert event["involvedObject"]["uid"] == "uid-m"
+    assert event["involvedObject"]["kind"] == "StrataModel"
+    assert (event["type"], event["reason"], event["message"], event["count"]) == ("Normal", "Ready", "it answers", 1)
+
+
+def test_the_same_again_is_counted() -> None:
+    fake = FakeClient()
+    for minutes in range(3):
+        tell(fake, READY, NOW + timedelta(minutes=minutes))
+    (event,) = posted(fake)
+    assert event["count"] == 3
+    assert event["firstTimestamp"] == "2026-01-01T00:00:00Z"
+    assert event["lastTimestamp"] == "2026-01-01T00:02:00Z"
+
+
+def test_other_words_or_another_model_of_the_name_are_another_event() -> None:
+    fake = FakeClient()
+    tell(fake, READY)
+    tell(fake, Event("Normal", "Ready", "it answers elsewhere"))
+    tell(fake, READY, uid="another")
+    assert [event["count"] for event in posted(fake)] == [1, 1, 1]
+
+
+def test_what_the_api_server_would_refuse_is_cut() -> None:
+    fake = FakeClient()
+    tell(fake, Event("Warning", "Long", "x" * 5000), name="n" * 253)
+    (event,) = posted(fake)
+    assert len(event["message"]) == 1024
+    assert len(event["metadata"]["name"]) <= 253
+
+
+def test_an_event_that_cannot_be_posted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeClient()
+    fake.failing["create Event"] = RefusedError("forbidden", status=403)
+    with caplog.at_level(logging.WARNING):
+        tell(fake, READY)
+    assert "event Ready on ns/m could not be posted: forbidden" in caplog.text
+
+
+def test_events_of_a_pod() -> None:
+    mine = {"kind": "Event", "metadata": {"name": "e", "namespace": "ns"}, "involvedObject": {"uid": "uid-m-1"}}
+    client = cast("Client", FakeClient(mine))
+    assert of_pod(client, pod("m-1")) == [mine]
+    assert of_pod(client, pod("m-2")) == []

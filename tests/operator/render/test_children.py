@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strata_operator.render import children, url
+from strata_operator.render.deployment import PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS, arguments
+from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model
+
+
+def rendered(**spec: Any) -> dict[str, dict[str, Any]]:
+    return children(model(**spec), engine_image="registry/engine:1")
+
+
+def pod(**spec: Any) -> dict[str, Any]:
+    return dict(rendered(**spec)["Deployment"]["spec"]["template"]["spec"])
+
+
+def engine(**spec: Any) -> dict[str, Any]:
+    return dict(pod(**spec)["containers"][0])
+
+
+def source(text: str) -> dict[str, Any]:
+    return {"model": {"source": text}}
+
+
+def test_what_a_pod_needs_is_applied_before_it() -> None:
+    assert list(rendered()) == ["ServiceAccount", "ConfigMap", "Service", "Deployment"]
+
+
+def test_a_cpu_model_never_gets_a_gpu() -> None:
+    made = engine(hardware=CPU)
+    assert made["resources"] == {
+        "requests": {"cpu": "2", "memory": "3Gi"},
+        "limits": {"cpu": "2", "memory": "3Gi"},
+    }
+    assert "--device=cpu" in made["args"]
+    assert rendered(hardware=CPU)["ConfigMap"]["data"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_a_gpu_model_gets_one_and_runs_nowhere_else() -> None:
+    made = engine(hardware=NVIDIA)
+    assert made["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert made["resources"]["requests"] == made["resources"]["limits"]
+    assert "--device=cuda" in made["args"]
+    assert "NVIDIA_VISIBLE_DEVICES" not in rendered(hardware=NVIDIA)["ConfigMap"]["data"]
+
+
+def test_flags_that_are_left_out_are_left_to_the_engine() -> None:
+    assert arguments(model()) == [
+        "serve",
+        "builtin://smollm2-135m",
+        "--dtype=int4",
+        "--device=cpu",
+        "--host=0.0.0.0",
+        "--port=8000",
+        "--threads=2",
+        "--served-model-name=m",
+    ]
+
+
+def test_every_engine_field_becomes_its_flag() -> None:
+    made = arguments(model(**FULL_SPEC))
+    assert made[:2] == ["serve", "/model/qwen/int4"]
+    assert made[-1] == "--max-waiting=64"
+    for flag in (
+        "--dtype=int8",
+        "--served-model-name=qwen",
+        "--max-model-len=4096",
+        "--max-num-seqs=8",
+        "--max-num-batched-tokens=1024",
+        "--block-size=32",
+        "--num-kv-tokens=65536",
+        "--gpu-memory-utilization=0.85",
+    ):
+        assert flag in made
+
+
+def test_the_engine_s_command_line_knows_every_flag() -> None:
+    """The real parser of `strata serve` reads what the operator writes."""
+    from strata.cli.main import build_parser
+
+    options = build_parser().parse_args(arguments(model(**FULL_SPEC)))
+    assert (options.dtype, options.device, options.max_model_len, options.port) == ("int8", "cuda", 4096, 8000)
+
+
+@pytest.mark.parametrize(
+    ("text", "volume", "path"),
+    [
+        ("hostpath:///srv/qwen", {"hostPath": {"path": "/srv/qwen", "type": "Directory"}}, "/model/qwen"),
+        ("hostpath:///srv/a.gguf", {"hostPath": {"path": "/srv/a.gguf", "type": "File"}}, "/model/a.gguf"),
+        ("pvc://w/a/b", {"persistentVolumeClaim": {"claimName": "w", "readOnly": True}}, "/model/a/b"),
+        ("pvc://w", {"persistentVolumeClaim": {"claimName": "w", "readOnly": True}}, "/model"),
+    ],
+)
+def test_a_checkpoint_outside_the_image_is_mounted_read_only(text: str, volume: dict[str, Any], path: str) -> None:
+    made = pod(**source(text))
+    assert {"name": "model", **volume} in made["volumes"]
+    mount = next(m for m in made["containers"][0]["volumeMounts"] if m["name"] == "model")
+    assert mount["readOnly"] is True
+    assert path.startswith(mount["mountPath"])
+    assert made["containers"][0]["args"][1] == path
+
+
+def test_a_built_in_model_mounts_the_cache_alone() -> None:
+    assert [volume["name"] for volume in pod()["volumes"]] == ["cache", "tmp"]
+
+
+def test_the_cache_is_where_the_engine_is_told_that_it_is() -> None:
+    data = rendered()["ConfigMap"]["data"]
+    mount = next(m["mountPath"] for m in engine()["volumeMounts"] if m["name"] == "cache")
+    assert data["STRATA_CACHE_DIR"].startswith(mount + "/")
+    assert data["TRITON_CACHE_DIR"].startswith(mount + "/")
+    assert engine()["envFrom"] == [{"configMapRef": {"name": "m"}}]
+
+
+def test_last_words_go_where_the_kubelet_reads_them() -> None:
+    made = engine()
+    assert made["terminationMessagePath"] == rendered()["ConfigMap"]["data"]["STRATA_TERMINATION_LOG"]
+    assert made["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_the_deadline_outlasts_the_startup_budget() -> None:
+    probe = engine()["startupProbe"]
+    assert probe["httpGet"]["path"] == "/ready"
+    assert probe["periodSeconds"] * probe["failureThreshold"] == STARTUP_SECONDS
+    assert rendered()["Deployment"]["spec"]["progressDeadlineSeconds"] == PROGRESS_DEADLINE_SECONDS > STARTUP_SECONDS
+
+
+def test_liveness_does_not_ask_for_readiness() -> None:
+    assert engine()["livenessProbe"]["httpGet"]["path"] == "/health"
+    assert engine()["readinessProbe"]["httpGet"]["path"] == "/ready"
+
+
+def test_a_roll_out_needs_no_second_gpu() -> None:
+    strategy = rendered()["Deployment"]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_pods_may_do_little() -> None:
+    made = pod()
+    assert made["automountServiceAccountToken"] is False
+    security = made["containers"][0]["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert made["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_a_changed_config_is_a_new_revision() -> None:
+    def revision(**spec: Any) -> Any:
+        return rendered(**spec)["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+
+    assert revision() == revision(replicas=5)
+    assert revision() == revision(service={"port": 80})
+    assert revision() != revision(engine={"maxModelLen": 8})
+    assert revision(hardware=NVIDIA) != revision(hardware={**NVIDIA, "cpu": 8})
+
+
+def test_scheduling_is_passed_on() -> None:
+    made = pod(**FULL_SPEC)
+    assert made["nodeSelector"] == {"disk": "nvme"}
+    assert made["priorityClassName"] == "high"
+    assert made["tolerations"][0]["tolerationSeconds"] == 60
+
+
+def test_the_image_of_the_model_wins() -> None:
+    assert engine()["image"] == "registry/engine:1"
+    assert engine(image="mine:2")["image"] == "mine:2"
+
+
+def test_the_url_is_the_service_s() -> None:
+    service = rendered(service={"port": 80})["Service"]
+    assert url(model(service={"port": 80})) == "http://m.ns.svc:80/v1"
+    assert service["metadata"]["name"] == "m"
+    assert service["spec"]["ports"][0]["port"] == 80
+    assert url(model("a.b")).startswith("http://a-b-")
+
+
+def test_the_service_finds_the_pods() -> None:
+    made = rendered()
+    labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert made["Service"]["spec"]["selector"].items() <= labels.items()
+    assert made["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    names = [port["name"] for port in made["Deployment"]["spec"]["template"]["spec"]["containers"][0]["ports"]]
+    assert made["Service"]["spec"]["ports"][0]["targetPort"] in names

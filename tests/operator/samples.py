@@ -1,0 +1,159 @@
+"""Objects as the API server returns them, for tests that need some."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from strata_operator.api.model import StrataModel
+from strata_operator.api.observed import (
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    MODEL_LABEL,
+    REVISION_ANNOTATION,
+    Child,
+    Pod,
+    Rollout,
+    Trouble,
+)
+
+CPU = {"accelerator": "cpu", "cpu": 2, "memory": "3Gi"}
+NVIDIA = {"accelerator": "nvidia", "cpu": 4, "memory": "24Gi"}
+
+# Every field of the spec with a value that is not its default.
+FULL_SPEC: dict[str, Any] = {
+    "model": {"source": "pvc://weights/qwen/int4", "servedName": "qwen"},
+    "quantization": {"format": "int8"},
+    "engine": {
+        "maxModelLen": 4096,
+        "maxNumSeqs": 8,
+        "maxNumBatchedTokens": 1024,
+        "blockSize": 32,
+        "numKvTokens": 65536,
+        "gpuMemoryUtilization": "0.85",
+        "extraArgs": ["--max-waiting=64"],
+    },
+    "hardware": {"accelerator": "nvidia", "gpus": ["RTX4090D", "RTX3090Ti"], "count": 1, "cpu": 8, "memory": "48Gi"},
+    "cache": {"hostPath": "/srv/strata"},
+    "replicas": 3,
+    "service": {"port": 80},
+    "image": "example.com/engine:1",
+    "scheduling": {
+        "nodeSelector": {"disk": "nvme"},
+        "tolerations": [
+            {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 60}
+        ],
+        "priorityClassName": "high",
+    },
+}
+
+
+def model_object(name: str = "m", **spec: Any) -> dict[str, Any]:
+    """A StrataModel; ``spec`` replaces whole fields of a small CPU model's."""
+    return {
+        "apiVersion": "strata.ai/v1alpha1",
+        "kind": "StrataModel",
+        "metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1"},
+        "spec": {"model": {"source": "builtin://smollm2-135m"}, "hardware": CPU, **copy.deepcopy(spec)},
+    }
+
+
+def model(name: str = "m", **spec: Any) -> StrataModel:
+    return StrataModel.parse(model_object(name, **spec))
+
+
+def fields_of(manifest: Any) -> Any:
+    """A managedFields entry that owns the manifest wholly, each list as one piece."""
+    if isinstance(manifest, dict):
+        return {f"f:{key}": fields_of(value) for key, value in manifest.items()}
+    return {}
+
+
+def live(manifest: dict[str, Any], *, version: int = 10, **extra: Any) -> dict[str, Any]:
+    """The manifest as the API server keeps it after our apply."""
+    obj = copy.deepcopy(manifest)
+    owned = fields_of({key: value for key, value in manifest.items() if key not in ("apiVersion", "kind")})
+    obj["metadata"] |= {
+        "uid": f"uid-{obj['kind']}",
+        "resourceVersion": str(version),
+        "generation": 1,
+        "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned}],
+    }
+    return {**obj, **extra}
+
+
+def child(manifest: dict[str, Any], *, version: int = 10, **status: Any) -> Child:
+    return Child.of(manifest["kind"], live(manifest, version=version, status=status))
+
+
+def rollout(
+    replicas: int, *, updated: int | None = None, ready: int | None = None, failure: str | None = None
+) -> Rollout:
+    return Rollout(
+        generation=1,
+        observed_generation=1,
+        replicas=replicas,
+        updated=replicas if updated is None else updated,
+        ready=replicas if ready is None else ready,
+        failure=failure,
+    )
+
+
+def pod_object(name: str = "m-1", *, revision: str = "r1", version: int = 20, **status: Any) -> dict[str, Any]:
+    """A pod on a node whose container is being created; ``status`` replaces fields of its status."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": {MODEL_LABEL: "m"},
+            "annotations": {REVISION_ANNOTATION: revision, HASH_ANNOTATION: "unused"},
+        },
+        "spec": {"nodeName": "node-1"},
+        "status": {
+            "phase": "Pending",
+            "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ],
+            "containerStatuses": [
+                {
+                    "name": "engine",
+                    "image": "engine:1",
+                    "ready": False,
+                    "state": {"waiting": {"reason": "ContainerCreating"}},
+                }
+            ],
+            **status,
+        },
+    }
+
+
+def container(*, ready: bool = False, state: dict[str, Any] | None = None, last: dict[str, Any] | None = None) -> Any:
+    """``containerStatuses`` of the engine alone."""
+    return [{"name": "engine", "image": "engine:1", "ready": ready, "state": state or {}, "lastState": last or {}}]
+
+
+def pod(
+    name: str = "m-1",
+    *,
+    revision: str | None = "r1",
+    ready: bool = False,
+    running: bool = False,
+    deleting: bool = False,
+    trouble: Trouble | None = None,
+) -> Pod:
+    return Pod(
+        namespace="ns",
+        name=name,
+        uid=f"uid-{name}",
+        resource_version=20,
+        model="m",
+        revision=revision,
+        node="node-1",
+        since="2026-01-01T00:00:00Z",
+        ready=ready,
+        running=running or ready,
+        deleting=deleting,
+        trouble=trouble,
+    )

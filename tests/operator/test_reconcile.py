@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from strata_operator.api.conditions import find
+from strata_operator.api.errors import LeavingError, RefusedError, UnavailableError
+from strata_operator.api.observed import REVISION_ANNOTATION
+from strata_operator.cluster.cache import Cache
+from strata_operator.cluster.client import Client
+from strata_operator.reconcile import BLOCKED_SECONDS, CREATING_SECONDS, Reconciler
+from strata_operator.workers import Result
+from tests.operator.cluster.fake import FakeClient
+from tests.operator.samples import container, model_object, pod_object
+
+KEY = ("ns", "m")
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
+ALL = ["ServiceAccount", "ConfigMap", "Service", "Deployment"]
+
+
+class World:
+    """A cluster with one model, and a reconciler whose cache has seen it."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.client = FakeClient(model_object(**spec))
+        self.cache = Cache(lambda key: None)
+        self.now = CREATED
+        self.cache.put_model(self.model)
+        client = cast("Client", self.client)
+        self.reconcile = Reconciler(client, self.cache, engine_image="engine:1", clock=lambda: self.now)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        return self.client.objects["StrataModel", *KEY]
+
+    def change(self, **metadata: Any) -> None:
+        """The model's watch brings a newer version."""
+        version = int(self.model["metadata"]["resourceVersion"]) + 1
+        self.model["metadata"] |= {"resourceVersion": str(version), **metadata}
+        self.cache.put_model(self.model)
+
+    def serve(self) -> None:
+        """The Deployment's controller and the kubelet do their part."""
+        deployment = self.client.objects["Deployment", *KEY]
+        deployment["metadata"] |= {"resourceVersion": "500", "generation": 1}
+        deployment["status"] = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}
+        self.cache.put("Deployment", deployment)
+
+    def put_pod(self, **status: Any) -> None:
+        template = self.client.objects["Deployment", *KEY]["spec"]["template"]["metadata"]["annotations"]
+        self.cache.put("Pod", pod_object(revision=template[REVISION_ANNOTATION], **status))
+
+    def condition(self, kind: str) -> Any:
+        return find(self.model["status"], kind)
+
+    def run(self) -> Result:
+        return self.reconcile(KEY)
+
+
+def test_from_nothing_to_ready_and_then_quiet() -> None:
+    world = World()
+    assert world.run() == Result("changed")
+    assert world.client.writes() == [f"apply {kind}" for kind in ALL] + [
+        "apply status by force StrataModel",
+        "create Event",
+    ]
+    assert world.condition("Ready")["status"] == "False"
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    world.serve()
+    assert world.run() == Result("changed")
+    assert world.client.writes() == ["apply status by force StrataModel", "create Event"]
+    assert world.condition("Ready")["status"] == "True"
+    world.now += timedelta(days=1)
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    assert world.client.events() == ["Created", "Ready"]
+
+
+def test_idle_reads_nothing() -> None:
+    world = World()
+    world.run()
+    world.client.calls.clear()
+    world.run()
+    assert world.client.calls == []
+
+
+def test_an_unknown_model_is_gone() -> None:
+    assert World().reconcile(("ns", "other")) == Result("gone")
+
+
+def test_nothing_is_applied_to_a_model_that_is_leaving() -> None:
+    world = World()
+    world.change(deletionTimestamp="2026-01-01T00:00:00Z")
+    assert world.run() == Result("gone")
+    assert world.client.calls == []
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_nothing_is_created_for_an_owner_that_is_gone(change: str) -> None:
+    world = World()
+    if change == "deleted":
+        del world.client.objects["StrataModel", *KEY]
+    else:
+        world.model["metadata"]["uid"] = "another"
+    assert world.run() == Result("gone")
+    assert world.client.writes() == []
+
+
+def test_nothing_is_told_in_a_namespace_that_is_leaving() -> None:
+    world = World()
+    world.client.failing["apply ServiceAccount"] = LeavingError("being terminated", status=403)
+    assert world.run() == Result("gone")
+    assert "status" not in world.model
+
+
+def test_a_spec_that_cannot_be_served_is_told_once() -> None:
+    world = World(power={"limitWatts": 280})
+    assert world.run() == Result("refused")
+    assert world.condition("Accepted")["reason"] == "InvalidSpec"
+    assert "spec.power is not known" in world.condition("Accepted")["message"]
+    assert world.client.events() == ["InvalidSpec"]
+    world.client.writes()
+    assert world.run() == Result("refused")
+    assert world.client.writes() == []
+
+
+def test_a_refused_child_is_told_in_the_server_s_words_and_holds_up_what_follows() -> None:
+    world = World()
+    world.client.failing["apply Service"] = RefusedError("PATCH /x: 422: bad port", status=422, answer="bad port")
+    assert world.run() == Result("blocked", again_in=BLOCKED_SECONDS)
+    assert world.condition("Degraded")["reason"] == "ApplyRefused"
+    assert world.condition("Degraded")["message"] == "the API server refuses the Service: bad port"
+    assert ("Deployment", *KEY) not in world.client.objects
+    world.client.failing.clear()
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+    assert "Restored" not in world.client.events()
+
+
+def test_a_foreign_object_is_told_and_the_rest_waits() -> None:
+    world = World()
+    foreign = {
+        "kind": "ServiceAccount",
+        "metadata": {"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1"},
+    }
+    world.client.keep(foreign)
+    assert world.run() == Result("blocked", again_in=BLOCKED_SECONDS)
+    assert world.condition("Ready")["reason"] == "NameConflict"
+    assert world.client.objects["ServiceAccount", *KEY] == foreign
+    assert ("Deployment", *KEY) not in world.client.objects
+
+
+def test_an_outage_is_the_queue_s_business() -> None:
+    world = World()
+    world.client.failing["apply ConfigMap"] = UnavailableError("503", status=503)
+    with pytest.raises(UnavailableError):
+        world.run()
+    world.client.failing.clear()
+    assert world.run() == Result("changed")
+    assert all((kind, *KEY) in world.client.objects for kind in ALL)
+
+
+def test_a_child_that_somebody_deleted_comes_back() -> None:
+    world = World()
+    world.run()
+    world.client.writes()
+    world.cache.remove("Service", world.client.objects.pop(("Service", *KEY)))
+    world.run()
+    assert world.client.writes() == ["apply Service", "create Event"]
+    assert world.client.events() == ["Created", "Restored"]
+
+
+def test_a_container_that_is_not_created_gets_its_reason_from_the_pod_s_events() -> None:
+    world = World()
+    world.run()
+    world.put_pod()
+    world.now = CREATED + timedelta(seconds=CREATING_SECONDS / 2)
+    assert world.run() == Result("changed", again_in=CREATING_SECONDS)
+    assert world.condition("Progressing")["reason"] == "Creating"
+    assert "list Event" not in world.client.calls
+    world.client.keep(
+        {
+            "kind": "Event",
+            "metadata": {"name": "e", "namespace": "ns"},
+            "involvedObject": {"uid": "uid-m-1"},
+            "type": "Warning",
+            "reason": "FailedMount",
+            "message": "no such secret",
+            "lastTimestamp": "2026-01-01T00:00:05Z",
+        }
+    )
+    world.now = CREATED + timedelta(seconds=CREATING_SECONDS * 2)
+    assert world.run() == Result("changed", again_in=CREATING_SECONDS)
+    assert (world.condition("Degraded")["reason"], world.condition("Degraded")["message"]) == (
+        "FailedMount",
+        "no such secret",
+    )
+
+
+def test_an_engine_s_last_words_reach_the_condition() -> None:
+    world = World()
+    world.run()
+    ended = {"terminated": {"exitCode": 2, "message": "there is no model 'x'"}}
+    world.put_pod(containerStatuses=container(state=ended))
+    world.run()
+    assert world.condition("Ready")["message"] == "there is no model 'x'"
+    assert world.client.events() == ["Created", "EngineFailed"]
+
+
+def test_a_model_that_went_while_its_status_was_written() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    del world.client.objects["StrataModel", *KEY]
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.events() == ["Created"]

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from strata_operator.api.conditions import find
+from strata_operator.api.observed import REVISION_ANNOTATION, Observed, Pod, Rollout, Trouble
+from strata_operator.plan import Action, Plan
+from strata_operator.render import children
+from strata_operator.status import Event, events, refused, status
+from tests.operator.samples import NVIDIA, child, model, pod, rollout
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOTHING = Plan(())
+
+
+def revision(**spec: Any) -> str:
+    template = children(model(**spec), engine_image="e")["Deployment"]["spec"]["template"]
+    return str(template["metadata"]["annotations"][REVISION_ANNOTATION])
+
+
+def told(
+    counts: Rollout | None,
+    *pods: Pod,
+    plan: Plan = NOTHING,
+    previous: dict[str, Any] | None = None,
+    now: datetime = NOW,
+    stale_hash: bool = False,
+    **spec: Any,
+) -> dict[str, Any]:
+    """The status for a Deployment with those counts (None: not there) and pods, which are of the current revision."""
+    made = model(**spec)
+    desired = children(made, engine_image="e")
+    there = {kind: child(manifest) for kind, manifest in desired.items()}
+    if counts is None:
+        del there["Deployment"]
+    else:
+        there["Deployment"] = replace(there["Deployment"], rollout=counts)
+    if stale_hash:
+        there["Deployment"] = replace(there["Deployment"], hash="of before")
+    current = tuple(replace(one, revision=revision(**spec)) if one.revision == "r1" else one for one in pods)
+    return status(made, desired, Observed(there, current), plan, previous=previous or {}, now=now)
+
+
+def verdict(made: dict[str, Any], kind: str) -> tuple[str, str]:
+    condition = find(made, kind)
+    return condition["status"], condition["reason"]
+
+
+FAILED = Trouble("EngineFailed", "no such model")
+UNSCHEDULABLE = Trouble("Unschedulable", "0/1 nodes are available")
+
+
+@pytest.mark.parametrize(
+    ("made", "ready", "progressing", "degraded"),
+    [
+        pytest.param(
+            told(rollout(1), pod(ready=True)),
+            ("True", "Serving"),
+            ("False", "Complete"),
+            ("False", "AsExpected"),
+            id="serves",
+        ),
+        pytest.param(
+            told(None), ("False", "Progressing"), ("True", "Scaling"), ("False", "AsExpected"), id="nothing there yet"
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), pod(running=True)),
+            ("False", "Progressing"),
+            ("True", "Loading"),
+            ("False", "AsExpected"),
+            id="loads",
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), pod()),
+            ("False", "Progressing"),
+            ("True", "Creating"),
+            ("False", "AsExpected"),
+            id="is being created",
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), replace(pod(), node=None)),
+            ("False", "Progressing"),
+            ("True", "Scheduling"),
+            ("False", "AsExpected"),
+            id="waits for the scheduler",
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), pod(trouble=FAILED)),
+            ("False", "EngineFailed"),
+            ("False", "EngineFailed"),
+            ("True", "EngineFailed"),
+            id="the engine fails",
+        ),
+        pytest.param(
+            told(rollout(0, failure="exceeded quota")),
+            ("False", "PodsRefused"),
+            ("False", "PodsRefused"),
+            ("True", "PodsRefused"),
+            id="pods are refused",
+        ),
+        pytest.param(
+            told(rollout(0), replicas=0),
+            ("False", "ScaledToZero"),
+            ("False", "Complete"),
+            ("False", "AsExpected"),
+            id="scaled to zero",
+        ),
+        pytest.param(
+            told(rollout(2, updated=1, ready=2), pod(ready=True), pod("old", revision="r0", ready=True), replicas=2),
+            ("False", "Progressing"),
+            ("True", "Scaling"),
+            ("False", "AsExpected"),
+            id="half rolled out",
+        ),
+        pytest.param(
+            told(rollout(1), pod("old", revision="r0", ready=True), stale_hash=True),
+            ("False", "Progressing"),
+            ("True", "Scaling"),
+            ("False", "AsExpected"),
+            id="only the revision before is ready",
+        ),
+        pytest.param(
+            told(replace(rollout(1), generation=2), pod(ready=True)),
+            ("False", "Progressing"),
+            ("True", "Scaling"),
+            ("False", "AsExpected"),
+            id="counts of the generation before",
+        ),
+        pytest.param(
+            told(rollout(1), pod(ready=True), plan=Plan((), blocked=(Trouble("NameConflict", "Service m"),))),
+            ("False", "NameConflict"),
+            ("False", "NameConflict"),
+            ("True", "NameConflict"),
+            id="a child is not ours",
+        ),
+        pytest.param(
+            told(None, plan=Plan((), waiting=("Service m",))),
+            ("False", "Progressing"),
+            ("True", "Waiting"),
+            ("False", "AsExpected"),
+            id="waits for the garbage collector",
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), pod("old", revision="r0", trouble=FAILED), pod(running=True)),
+            ("False", "Progressing"),
+            ("True", "Loading"),
+            ("False", "AsExpected"),
+            id="the repaired revision wins over the failing one",
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), pod("old", deleting=True), replace(pod(trouble=UNSCHEDULABLE), node=None)),
+            ("False", "Progressing"),
+            ("True", "Scheduling"),
+            ("False", "AsExpected"),
+            id="waits for what the old pod still holds",
+        ),
+    ],
+)
+def test_conditions(
+    made: dict[str, Any], ready: tuple[str, str], progressing: tuple[str, str], degraded: tuple[str, str]
+) -> None:
+    assert verdict(made, "Ready") == ready
+    assert verdict(made, "Progressing") == progressing
+    assert verdict(made, "Degraded") == degraded
+    assert verdict(made, "Accepted") == ("True", "Accepted")
+
+
+def test_no_node_names_the_cards_and_the_scheduler_s_words() -> None:
+    made = told(rollout(1, ready=0), replace(pod(trouble=UNSCHEDULABLE), node=None), hardware=NVIDIA)
+    message = find(made, "Degraded")["message"]
+    assert "NVIDIA-GeForce-RTX-3090 or NVIDIA-GeForce-RTX-4090" in message
+    assert message.endswith("0/1 nodes are available")
+
+
+def test_the_reason_told_does_not_depend_on_the_names_of_pods() -> None:
+    one, other = Trouble("EngineFailed", "a"), Trouble("OutOfMemory", "b")
+    first = told(rollout(2, ready=0), pod("x", trouble=one), pod("y", trouble=other), replicas=2)
+    second = told(rollout(2, ready=0), pod("x", trouble=other), pod("y", trouble=one), replicas=2)
+    assert first == second
+
+
+def test_counts_selector_and_url() -> None:
+    made = told(rollout(2, ready=1), replicas=2)
+    assert {key: made[key] for key in ("observedGeneration", "replicas", "readyReplicas", "selector", "url")} == {
+        "observedGeneration": 1,
+        "replicas": 2,
+        "readyReplicas": 1,
+        "selector": "strata.ai/model=m",
+        "url": "http://m.ns.svc:8000/v1",
+    }
+
+
+def test_nothing_to_write_while_nothing_changes() -> None:
+    first = told(rollout(1), pod(ready=True))
+    assert told(rollout(1), pod(ready=True), previous=first, now=NOW + timedelta(days=1)) == first
+
+
+def test_a_refused_spec_keeps_the_counts() -> None:
+    before = told(rollout(1), pod(ready=True))
+    made = refused("spec.x is not known", generation=2, previous=before, now=NOW)
+    assert (made["readyReplicas"], made["observedGeneration"]) == (1, 2)
+    assert verdict(made, "Accepted") == ("False", "InvalidSpec")
+    assert find(made, "Ready")["message"] == "spec.x is not known"
+
+
+def action(verb: Any, kind: str, *lost: str) -> Action:
+    return Action(verb, {"kind": kind}, None, lost)
+
+
+SERVING = told(rollout(1), pod(ready=True))
+LOADING = told(rollout(1, ready=0), pod(running=True))
+FAILING = told(rollout(1, ready=0), pod(trouble=FAILED))
+CONFLICT = told(None, plan=Plan((), blocked=(Trouble("NameConflict", "Service m"),)))
+
+
+@pytest.mark.parametrize(
+    ("new", "previous", "actions", "expected"),
+    [
+        pytest.param(LOADING, {}, [action("create", "Service")], [("Normal", "Created")], id="first time"),
+        pytest.param(LOADING, SERVING, [action("create", "Service")], [("Normal", "Restored")], id="made again"),
+        pytest.param(LOADING, CONFLICT, [action("create", "Service")], [("Normal", "Created")], id="name is free now"),
+        pytest.param(LOADING, SERVING, [action("update", "Deployment")], [("Normal", "Updated")], id="new spec"),
+        pytest.param(
+            SERVING, SERVING, [action("restore", "Service", ".spec.ports")], [("Normal", "Restored")], id="drift"
+        ),
+        pytest.param(SERVING, LOADING, [], [("Normal", "Ready")], id="gets ready"),
+        pytest.param(SERVING, SERVING, [], [], id="stays ready"),
+        pytest.param(FAILING, LOADING, [], [("Warning", "EngineFailed")], id="fails"),
+        pytest.param(FAILING, FAILING, [], [], id="goes on failing"),
+        pytest.param(CONFLICT, FAILING, [], [("Warning", "NameConflict")], id="fails for another reason"),
+        pytest.param(LOADING, FAILING, [], [], id="is tried again"),
+    ],
+)
+def test_events(
+    new: dict[str, Any], previous: dict[str, Any], actions: list[Action], expected: list[tuple[str, str]]
+) -> None:
+    assert [(event.type, event.reason) for event in events(new, previous, actions)] == expected
+
+
+def test_an_event_of_drift_names_the_field() -> None:
+    found = events(SERVING, SERVING, [action("restore", "Service", ".spec.ports[0].targetPort")])
+    assert found == [
+        Event("Normal", "Restored", "put back spec.ports[0].targetPort of Service, changed by somebody else")
+    ]

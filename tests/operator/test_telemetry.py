@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from strata_operator import telemetry as rooms
+from strata_operator.cluster.watch import Watch
+from strata_operator.telemetry import Telemetry
+from strata_operator.workers import WorkQueue
+
+
+class Parts:
+    """A queue and one watch, as the judge sees them."""
+
+    def __init__(self) -> None:
+        self.queue: WorkQueue[str] = WorkQueue()
+        self.synced = False
+        self.watch: Any = SimpleNamespace(
+            kind="Pod", active_at=time.monotonic(), synced=SimpleNamespace(is_set=lambda: self.synced)
+        )
+        self.telemetry = Telemetry(self.queue, lambda: [cast("Watch", self.watch)])
+
+
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+def test_healthy(parts: Parts) -> None:
+    assert parts.telemetry.ailments() == []
+
+
+def test_a_watch_that_hangs(parts: Parts) -> None:
+    parts.watch.active_at -= rooms.SILENT_SECONDS + 1
+    assert parts.telemetry.ailments() == ["the watch of Pod hangs"]
+
+
+def test_a_reconcile_that_hangs(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "STUCK_SECONDS", -1.0)
+    parts.queue.add("m")
+    parts.queue.get()
+    assert parts.telemetry.ailments() == ["a reconcile hangs"]
+
+
+@pytest.fixture
+async def http(parts: Parts) -> AsyncIterator[httpx.AsyncClient]:
+    runner = await parts.telemetry.serve("127.0.0.1", 0)
+    port = runner.addresses[0][1]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        yield client
+    await runner.cleanup()
+
+
+async def test_probes(parts: Parts, http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz")).status_code == 200
+    waiting = await http.get("/readyz")
+    assert (waiting.status_code, waiting.text) == (503, "waits for the first list of Pod\n")
+    parts.synced = True
+    assert (await http.get("/readyz")).status_code == 200
+    parts.watch.active_at -= rooms.SILENT_SECONDS + 1
+    ill = await http.get("/healthz")
+    assert (ill.status_code, ill.text) == (503, "the watch of Pod hangs\n")
+
+
+async def test_metrics(parts: Parts, http: httpx.AsyncClient) -> None:
+    parts.queue.add("a")
+    parts.telemetry.reconciled("changed", 0.02)
+    parts.telemetry.requested("apply", 200)
+    text = (await http.get("/metrics")).text
+    assert 'strata_operator_reconciles_total{outcome="changed"} 1.0' in text
+    assert 'strata_operator_reconcile_duration_seconds_bucket{le="0.025"} 1.0' in text
+    assert 'strata_operator_api_requests_total{status="200",verb="apply"} 1.0' in text
+    assert "strata_operator_queue_depth 1.0" in text

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from strata_operator import workers
+from strata_operator.api.errors import UnavailableError
+from strata_operator.workers import Result, Workers, WorkQueue
+
+SOON = 30.0  # seconds that a thread gets before a test gives up on it
+
+
+def test_a_key_is_held_once() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "a"):
+        queue.add(key)
+    assert len(queue) == 2
+    assert (queue.get(), queue.get()) == ("a", "b")
+
+
+def test_a_key_added_while_it_is_worked_on_comes_once_more() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0  # not to a second worker meanwhile
+    queue.done("a")
+    assert len(queue) == 1
+    assert queue.get() == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+def test_what_is_due_comes_and_what_is_not_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("strata_operator.workers.time.monotonic", lambda: now[0])
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("late", 60)
+    queue.add_after("early", 10)
+    now[0] += 11
+    assert queue.get() == "early"
+    queue.add("now")
+    assert queue.get() == "now"
+    now[0] += 50
+    assert queue.get() == "late"
+
+
+def test_the_earlier_date_wins_and_a_key_at_once_supersedes_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("strata_operator.workers.time.monotonic", lambda: now[0])
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 60)
+    queue.add_after("a", 10)
+    queue.add_after("a", 30)
+    now[0] += 10
+    assert queue.get() == "a"
+    queue.done("a")
+    queue.add_after("a", 5)
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.done("a")
+    now[0] += 100
+    queue.add("other")
+    assert queue.get() == "other"  # the superseded date of a is no longer due
+    assert len(queue) == 0
+
+
+def test_the_slowest_key_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("strata_operator.workers.time.monotonic", lambda: now[0])
+    queue: WorkQueue[str] = WorkQueue()
+    assert queue.longest_busy() == 0
+    queue.add("a")
+    queue.get()
+    now[0] = 40.0
+    assert queue.longest_busy() == 40
+    queue.done("a")
+    assert queue.longest_busy() == 0
+
+
+def test_closing_wakes_who_waits() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    got: list[str | None] = []
+    thread = threading.Thread(target=lambda: got.append(queue.get()))
+    thread.start()
+    queue.close()
+    thread.join(SOON)
+    assert got == [None]
+
+
+class Crew:
+    """Workers over a function, with their outcomes."""
+
+    def __init__(self, work: Callable[[str], Result], *, count: int = 2) -> None:
+        self.queue: WorkQueue[str] = WorkQueue()
+        self.outcomes: list[str] = []
+        self.workers = Workers(self.queue, work, count=count, on_done=lambda outcome, _: self.outcomes.append(outcome))
+        self.workers.start()
+
+
+def test_a_failure_is_tried_again_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "FIRST_RETRY_SECONDS", 0.001)
+    tries: list[str] = []
+    finished = threading.Event()
+
+    def work(key: str) -> Result:
+        tries.append(key)
+        if key == "bad" and tries.count("bad") == 1:
+            raise UnavailableError("no answer")
+        if key == "bad" and tries.count("bad") == 2:
+            raise RuntimeError("a defect")
+        if key == "bad":
+            finished.set()
+        return Result("changed")
+
+    crew = Crew(work)
+    crew.queue.add("bad")
+    crew.queue.add("good")
+    assert finished.wait(SOON)
+    assert crew.workers.stop(SOON)
+    assert sorted(tries) == ["bad", "bad", "bad", "good"]
+    assert sorted(crew.outcomes) == ["changed", "changed", "error", "retry"]
+
+
+def test_pauses_grow_to_a_limit_and_start_anew_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata_operator.workers.random.uniform", lambda low, high: 1.0)
+    pauses: list[float] = []
+    fails = True
+
+    def work(key: str) -> Result:
+        if fails:
+            raise UnavailableError("no answer")
+        return Result("unchanged")
+
+    queue: WorkQueue[str] = WorkQueue()
+    monkeypatch.setattr(queue, "add_after", lambda key, seconds: pauses.append(seconds))
+    crew = Workers(queue, work, count=1, on_done=lambda *_: None)
+    for _ in range(12):
+        crew._one("a")
+    assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert pauses[-1] == workers.LAST_RETRY_SECONDS
+    fails = False
+    crew._one("a")
+    fails = True
+    crew._one("a")
+    assert pauses[-1] == 0.5
+
+
+def test_another_look_is_taken_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = threading.Semaphore(0)
+
+    def work(key: str) -> Result:
+        looked.release()
+        return Result("unchanged", again_in=0.001)
+
+    crew = Crew(work)
+    crew.queue.add("a")
+    assert all(looked.acquire(timeout=SOON) for _ in range(3))
+    assert crew.workers.stop(SOON)
+
+
+def test_stopping_waits_for_what_is_under_way() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(key: str) -> Result:
+        begun.set()
+        go_on.wait(SOON)
+        return Result("changed")
+
+    crew = Crew(work)
+    crew.queue.add("a")
+    assert begun.wait(SOON)
+    assert not crew.workers.stop(0.01)
+    go_on.set()
+    assert crew.workers.stop(SOON)
+    assert crew.outcomes == ["changed"]
+
+
+def test_workers_that_never_started_are_stopped_at_once() -> None:
+    crew = Workers(WorkQueue[str](), lambda key: Result("changed"), count=1, on_done=lambda *_: None)
+    assert crew.stop(SOON)
