@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 from strata.config import EngineConfig
@@ -18,7 +19,7 @@ from tests.scheduler.fake_model import EOS, VOCAB_SIZE, PagedRunner
 
 LOAD = "tests.engine.stub_loop:load"
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 8, 16, 128
-RAISES, HANGS = 1001, 1002  # prompt tokens with a meaning
+RAISES, HANGS, STAYS = 1001, 1002, 1003  # prompt tokens with a meaning
 
 
 class StubLoop:
@@ -63,6 +64,9 @@ class StubLoop:
             raise RuntimeError("the card fell off the bus")
         if HANGS in token_ids:
             threading.Event().wait()
+        if STAYS in token_ids:  # until it is aborted
+            time.sleep(0.001)
+            return StepOutputs((), self.stats())
         return StepOutputs(self._scheduler.update(batch, self._runner.run(batch)), self.stats())
 
 

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from strata.config import EngineConfig
 from strata.engine import client as client_module
@@ -22,7 +23,7 @@ from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, UsageError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.engine.conftest import StartStub
-from tests.engine.stub_loop import HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES
+from tests.engine.stub_loop import HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, STAYS
 from tests.scheduler.fake_model import run_alone
 
 
@@ -41,6 +42,19 @@ async def collect(engine: Engine, wanted: GenerationRequest) -> tuple[list[int],
             tokens += output.token_ids
             reason = output.finish_reason
     return tokens, reason
+
+
+async def stay(engine: Engine, request_id: str, num_tokens: int = 1) -> asyncio.Task[object]:
+    """A request that runs until the task is cancelled. The engine gets it before whatever is sent from now on."""
+    task: asyncio.Task[object] = asyncio.create_task(collect(engine, request(request_id, (STAYS,) * num_tokens)))
+    await asyncio.sleep(0)
+    return task
+
+
+async def cancel(task: asyncio.Task[object]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_many_requests_at_once_get_what_each_would_get_alone(start_stub: StartStub) -> None:
@@ -64,9 +78,7 @@ async def test_loading_is_reported(start_stub: StartStub) -> None:
 
 async def test_closing_the_iterator_frees_the_blocks(start_stub: StartStub) -> None:
     client = await start_stub()
-    stream = client.generate(request("gone", tuple(range(1, 60)), max_tokens=60, ignore_eos=True))
-    await anext(stream)
-    await stream.aclose()
+    await cancel(await stay(client, "gone", num_tokens=60))
     # This one takes the whole pool, so it could not end beside the other.
     wanted = request("next", tuple(range(1, 100)), max_tokens=29, ignore_eos=True)
     assert await collect(client, wanted) == run_alone(wanted, MAX_MODEL_LEN)
@@ -74,18 +86,28 @@ async def test_closing_the_iterator_frees_the_blocks(start_stub: StartStub) -> N
     assert (client.stats.num_running, client.stats.num_preemptions) == (0, 0)
 
 
+async def test_an_abort_shows_in_the_state_though_no_step_follows(start_stub: StartStub) -> None:
+    client = await start_stub()
+    running = await stay(client, "gone")
+    while client.stats is None or client.stats.num_running != 1:  # noqa: ASYNC110 - the client tells nobody
+        await asyncio.sleep(0.01)
+    await cancel(running)
+    while client.stats.num_free_blocks != NUM_BLOCKS:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert client.stats.num_running == 0
+
+
 async def test_refusals_keep_their_type_and_fields(start_stub: StartStub) -> None:
     client = await start_stub(max_num_seqs=1, max_waiting=0)
     with pytest.raises(RequestError, match="has 128 tokens; at most 127") as refused:
         await anext(client.generate(request("long", tuple(range(128)))))
     assert (refused.value.param, refused.value.code) == ("prompt", "context_length_exceeded")
-    stream = client.generate(request("runs", max_tokens=100, ignore_eos=True))
-    await anext(stream)
+    running = await stay(client, "runs")
     with pytest.raises(RequestError, match="already in flight"):
         await anext(client.generate(request("runs")))
     with pytest.raises(OverloadedError, match="try again later"):
         await anext(client.generate(request("second")))
-    await stream.aclose()
+    await cancel(running)
     assert await collect(client, request("third")) == run_alone(request("third"), MAX_MODEL_LEN)
 
 
@@ -109,13 +131,11 @@ async def test_a_failed_load_says_why(start_stub: StartStub, model: str, error: 
 
 async def test_an_error_in_a_step_ends_every_request(start_stub: StartStub) -> None:
     client = await start_stub()
-    stream = client.generate(request("good", max_tokens=100, ignore_eos=True))
-    await anext(stream)
+    running = await stay(client, "good")
     with pytest.raises(EngineError, match="RuntimeError: the card fell off the bus"):
         await collect(client, request("bad", (RAISES,)))
     with pytest.raises(EngineError, match="the card fell off the bus"):
-        async for _ in stream:
-            pass
+        await running
     assert client.state == "failed"
 
 
@@ -142,13 +162,11 @@ async def test_interrupts_are_left_to_the_parent(start_stub: StartStub) -> None:
 
 async def test_close_ends_open_requests_and_the_process(start_stub: StartStub) -> None:
     client = await start_stub()
-    stream = client.generate(request("open", max_tokens=100, ignore_eos=True))
-    await anext(stream)
+    running = await stay(client, "open")
     pid = client.pid
     assert pid is not None
     await client.close()
-    reasons = [output.finish_reason async for output in stream]
-    assert reasons[-1] is FinishReason.ABORT
+    assert await running == ([], FinishReason.ABORT)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert multiprocessing.active_children() == []
@@ -181,6 +199,21 @@ async def test_close_before_the_start() -> None:
     assert client.state == "closed"
     with pytest.raises(EngineError, match="make a new client"):
         await client.start()
+
+
+def test_uvloop_drives_the_client_as_well() -> None:
+    async def serve() -> None:
+        client = EngineClient(EngineConfig(model="stub"), load=LOAD)
+        await client.start()
+        await client.wait_ready()
+        assert await collect(client, request("a")) == run_alone(request("a"), MAX_MODEL_LEN)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="SIGKILL"):
+            await collect(client, request("b", (HANGS,)))
+        await client.close()
+
+    uvloop.run(serve())
 
 
 def context_switches(pid: int) -> int:
