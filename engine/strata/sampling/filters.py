@@ -32,8 +32,9 @@ def draw(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float], uniform: 
     top_k 0 and top_p 1 are off. A row's draw depends on that row and its parameters alone.
     """
     vocab = scaled.shape[1]
-    whole = [i for i in range(len(top_k)) if not 0 < top_k[i] < vocab and top_p[i] >= 1]
-    filtered = [i for i in range(len(top_k)) if i not in set(whole)]
+    is_filtered = [0 < k < vocab or p < 1 for k, p in zip(top_k, top_p, strict=True)]
+    whole = [i for i, it_is in enumerate(is_filtered) if not it_is]
+    filtered = [i for i, it_is in enumerate(is_filtered) if it_is]
     token_ids = [0] * len(top_k)
     if whole:
         chosen = _pick(_rows(scaled, whole).softmax(-1), [uniform[i] for i in whole])
@@ -61,7 +62,7 @@ def candidates(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> 
     if not incomplete:
         return ids, probs
     subset = _rows(scaled, incomplete)
-    values, order = subset.sort(-1, descending=True, stable=True)
+    values, order = subset.sort(dim=-1, descending=True, stable=True)
     more_ids, more_probs, _ = _filter(
         subset, values, order, [limits[i] for i in incomplete], [top_p[i] for i in incomplete]
     )
@@ -74,14 +75,14 @@ def candidates(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> 
 def _likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The ``width`` largest of each row, values and ids, in the order of a stable sort."""
     ids = scaled.topk(width, -1, sorted=False).indices.sort(-1).values
-    values, order = scaled.gather(-1, ids).sort(-1, descending=True, stable=True)
+    values, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(-1, order)
 
 
 def _filter(
     scaled: Tensor, values: Tensor, ids: Tensor, limits: Sequence[int], top_p: Sequence[float]
 ) -> tuple[Tensor, Tensor, list[bool]]:
-    """ids and probs as ``candidates``, and whether ``values``, sorted, reach as far as each row's filters."""
+    """ids and probs as ``candidates``, and for each row whether ``values``, sorted, hold all that its filters leave."""
     vocab, width = scaled.shape[1], values.shape[1]
     limit = torch.tensor(limits, device=scaled.device)[:, None]
     nucleus = torch.tensor(top_p, dtype=torch.float64, device=scaled.device)[:, None]
@@ -90,14 +91,10 @@ def _filter(
     probs = (kept - total).exp()
     before = probs.cumsum(-1, dtype=torch.float64).sub_(probs)
     probs = probs.masked_fill((before >= nucleus) & (nucleus < 1), 0)
-    # A row is complete when its last token was dropped or was the last that there is.
-    reached = [limit_ <= width for limit_ in limits]
-    dropped = (probs[:, -1] == 0).tolist()
-    return (
-        ids,
-        probs,
-        [r or (d and k == vocab) or width == vocab for r, d, k in zip(reached, dropped, limits, strict=True)],
-    )
+    # Of the tokens alike to the last one seen, some may not be among the values: a row that keeps any needs them all.
+    beyond = values.masked_fill(probs == 0, torch.inf).amin(-1) > values[:, -1]
+    complete = beyond & ((limit <= width) | (limit == vocab))[:, 0]
+    return ids, probs, [True] * len(limits) if width == vocab else complete.tolist()
 
 
 def _pick(probs: Tensor, uniform: Sequence[float]) -> Tensor:

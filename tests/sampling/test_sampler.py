@@ -1,0 +1,124 @@
+"""The sampler's bookkeeping, and the distribution of what it draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from strata.request import SamplingParams
+from strata.sampling.sampler import Sampler, uniform
+
+VOCAB = 32
+CPU = torch.device("cpu")
+
+
+def params(**changes: Any) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 1000, **changes})
+
+
+def logits_of(seed: int, rows: int = 1) -> torch.Tensor:
+    return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def draws(name: str, settings: SamplingParams, steps: int, beside: int = 0) -> list[int]:
+    """Tokens of ``steps`` steps of one request, with ``beside`` others of all kinds in every batch."""
+    sampler = Sampler(VOCAB, CPU)
+    sampler.add(name, settings, (1, 2, 3))
+    kinds = [params(), params(temperature=0), params(top_k=4), params(top_p=0.3, repetition_penalty=1.5)]
+    others = [f"other {i}" for i in range(beside)]
+    for i, other in enumerate(others):
+        sampler.add(other, kinds[i % len(kinds)], (4,))
+    out = []
+    for step in range(steps):
+        rows = torch.cat([logits_of(500 + step, beside), logits_of(step)])
+        out.append(sampler.sample(rows, [*others, name])[-1])
+    return out
+
+
+def test_temperature_zero_is_greedy() -> None:
+    sampler = Sampler(VOCAB, CPU)
+    sampler.add("a", params(temperature=0, top_k=5, top_p=0.1), (1,))
+    assert [sampler.sample(logits_of(s), ["a"]) for s in range(9)] == [[int(logits_of(s).argmax())] for s in range(9)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [params(seed=11), params(seed=11, top_k=9), params(seed=11, top_p=0.8), params(seed=11, repetition_penalty=1.3)],
+)
+def test_a_seed_gives_the_same_tokens_whatever_else_runs(settings: SamplingParams) -> None:
+    alone = draws("a", settings, 40)
+    assert draws("b", settings, 40, beside=5) == alone
+    assert len(set(alone)) > 3
+
+
+def test_seeds_and_positions_differ() -> None:
+    assert draws("a", params(seed=1), 40) != draws("a", params(seed=2), 40)
+    sampler = Sampler(VOCAB, CPU)
+    sampler.add("a", params(seed=1), (1,))
+    assert len({sampler.sample(torch.zeros(1, VOCAB), ["a"])[0] for _ in range(40)}) > 10
+
+
+def test_without_a_seed_requests_differ() -> None:
+    assert draws("a", params(), 40) != draws("a", params(), 40)
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        pytest.param({}, VOCAB, id="plain"),
+        pytest.param({"temperature": 0.6}, VOCAB, id="temperature"),
+        pytest.param({"top_k": 6}, 6, id="top_k"),
+        pytest.param({"top_k": 12, "top_p": 0.7}, None, id="top_k and top_p"),
+    ],
+)
+def test_distribution(settings: dict[str, Any], left: int | None) -> None:
+    """Pearson's chi-square over 20,000 seeded draws; 4.5 standard deviations of its distribution are allowed."""
+    logits, n = logits_of(21) / 2, 20_000
+    order = logits[0].argsort(descending=True)[: settings.get("top_k", VOCAB)]
+    probs = (logits[0, order].double() / settings.get("temperature", 1.0)).softmax(0)
+    probs = torch.where(probs.cumsum(0) - probs < settings.get("top_p", 1.1), probs, 0)
+    probs = probs / probs.sum()
+    assert left is None or int((probs > 0).sum()) == left
+    sampler = Sampler(VOCAB, CPU)
+    ids = [str(i) for i in range(500)]
+    for i in range(500):
+        sampler.add(ids[i], params(seed=i, **settings), (0,))
+    counts = torch.zeros(VOCAB)
+    for _ in range(n // 500):
+        counts += torch.bincount(torch.tensor(sampler.sample(logits.expand(500, -1), ids)), minlength=VOCAB)
+    expected = torch.zeros(VOCAB, dtype=torch.float64).scatter(0, order, probs) * n
+    assert not counts[expected == 0].any()
+    there = expected > 0
+    chi_square = float(((counts - expected)[there] ** 2 / expected[there]).sum())
+    degrees = int(there.sum()) - 1
+    assert chi_square < degrees + 4.5 * math.sqrt(2 * degrees)
+
+
+def test_repetition_penalty_counts_prompt_and_output() -> None:
+    sampler = Sampler(VOCAB, CPU)
+    logits = torch.zeros(1, VOCAB)
+    logits[0, [5, 6, 7]] = torch.tensor([3.0, 2.0, 1.8])
+    sampler.add("a", params(temperature=0, repetition_penalty=2.0), (5,))
+    sampler.add("b", params(temperature=0), (5,))
+    both = logits.expand(2, -1)
+    assert [sampler.sample(both, ["a", "b"]) for _ in range(3)] == [[6, 5], [7, 5], [5, 5]]
+    assert torch.equal(both, logits.expand(2, -1)), "the caller's logits are left alone"
+
+
+def test_removed_requests_can_come_again() -> None:
+    sampler = Sampler(VOCAB, CPU)
+    sampler.add("a", params(seed=3), (1,))
+    first = [sampler.sample(logits_of(s), ["a"])[0] for s in range(5)]
+    sampler.remove("a")
+    sampler.remove("a")
+    sampler.add("a", params(seed=3), (1,))
+    assert [sampler.sample(logits_of(s), ["a"])[0] for s in range(5)] == first
+
+
+def test_uniform_is_spread_evenly_over_seeds_and_positions() -> None:
+    for numbers in ([uniform(seed, 7) for seed in range(4000)], [uniform(7, position) for position in range(4000)]):
+        counts = torch.histc(torch.tensor(numbers), bins=20, min=0, max=1)
+        assert float(((counts - 200) ** 2 / 200).sum()) < 19 + 4.5 * math.sqrt(2 * 19)
