@@ -1,0 +1,139 @@
+"""Who gets which bytes, and what is said when they do not suffice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strata.config import CacheConfig, EngineConfig, ModelConfig, RopeConfig, SchedulerConfig
+from strata.errors import HardwareError, OptionError
+from strata.plan.memory import (
+    CPU_KV_SHARE,
+    MemoryPlan,
+    budget_table,
+    format_bytes,
+    kv_token_bytes,
+    plan_memory,
+    workspace_bytes,
+)
+
+MIB = 1 << 20
+MODEL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=1000,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=1000,
+    rope=RopeConfig(),
+    tie_word_embeddings=True,
+    attention_bias=False,
+    mlp_bias=False,
+    bos_token_id=None,
+    eos_token_ids=(),
+)
+TOKEN = 2 * 4 * 2 * 16 * 2  # bytes of a token's keys and values in bf16
+SEQUENCE = 1008  # tokens of one whole sequence in blocks of 16
+
+
+def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: Any) -> EngineConfig:
+    scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+    return EngineConfig(model="m", cache=CacheConfig(**cache), scheduler=scheduler)
+
+
+def plan(left: int, engine: EngineConfig, device: str = "cuda") -> MemoryPlan:
+    """The plan for a device where ``left`` bytes are left beside weights of 5 MiB and the workspace."""
+    capacity = 5 * MIB + workspace_bytes(MODEL, engine, 2) + left
+    return plan_memory(MODEL, engine, device=device, capacity_bytes=capacity, weight_bytes=5 * MIB, element_bytes=2)
+
+
+def test_kv_token_bytes() -> None:
+    assert kv_token_bytes(MODEL, 2) == TOKEN
+
+
+def test_a_card_gives_all_that_is_left() -> None:
+    found = plan(2 * SEQUENCE * TOKEN + 5, config())
+    assert (found.num_kv_tokens, found.free_bytes) == (2 * SEQUENCE, 5)
+
+
+def test_a_cpu_gives_its_share() -> None:
+    assert plan(int(3 * SEQUENCE * TOKEN / CPU_KV_SHARE), config(), "cpu").num_kv_tokens == 3 * SEQUENCE
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_more_than_the_sequences_can_fill(device: str) -> None:
+    assert plan(1 << 40, config(max_num_seqs=3), device).num_kv_tokens == 3 * SEQUENCE
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_one_sequence_that_just_fits(device: str) -> None:
+    found = plan(SEQUENCE * TOKEN, config(), device)
+    assert (found.num_kv_tokens, found.free_bytes) == (SEQUENCE, 0)
+
+
+def test_tokens_that_are_asked_for_are_given() -> None:
+    assert plan(1 << 40, config(num_kv_tokens=1500, block_size=32)).num_kv_tokens == 1504
+
+
+def test_shorter_sequences_need_less() -> None:
+    assert plan(112 * TOKEN, config(max_model_len=100)).num_kv_tokens == 112
+
+
+def test_one_sequence_that_does_not_fit_says_what_would() -> None:
+    engine = config()
+    with pytest.raises(HardwareError) as caught:
+        plan(500 * TOKEN, engine)
+    message = str(caught.value)
+    assert "cuda has not the memory for one sequence of max_model_len 1000: 504.0 KiB are needed" in message
+    assert "weights take 5.0 MiB" in message
+    assert "leaves 250.0 KiB" in message
+    assert "Set max_model_len to 496 or less, or raise gpu_memory_utilization above 0.9" in message
+    assert plan(500 * TOKEN, config(max_model_len=496)).num_kv_tokens == 496, "the advice is sound"
+
+
+def test_weights_that_do_not_fit_ask_for_a_smaller_dtype() -> None:
+    with pytest.raises(HardwareError, match=r"leaves 0 B\. Set a smaller dtype, or give the process 1\.5 MiB more"):
+        plan(SEQUENCE * TOKEN - int(1.5 * MIB), config(), "cpu")
+
+
+def test_more_tokens_than_fit() -> None:
+    with pytest.raises(HardwareError, match=r"for 4000 tokens of KV cache.*Set num_kv_tokens to 3008 or less"):
+        plan(3010 * TOKEN, config(num_kv_tokens=4000))
+
+
+def test_fewer_tokens_than_one_sequence() -> None:
+    with pytest.raises(
+        OptionError, match=r"num_kv_tokens is 64.*set num_kv_tokens to 1008 or more, or max_model_len to 64"
+    ):
+        plan(1 << 40, config(num_kv_tokens=64))
+
+
+@pytest.mark.parametrize("length", [0, -5, 1001])
+def test_model_length_out_of_range(length: int) -> None:
+    with pytest.raises(OptionError, match=f"max_model_len is {length}; .* reach 1000"):
+        plan(1 << 40, config(max_model_len=length))
+
+
+def test_the_workspace_holds_the_logits() -> None:
+    small, large = (workspace_bytes(replace(MODEL, vocab_size=v), config(max_num_seqs=7), 2) for v in (1000, 2000))
+    assert large - small >= 7 * 1000 * 4
+
+
+def test_budget_table_adds_up() -> None:
+    found = plan(2 * SEQUENCE * TOKEN + 3 * 1024, config())
+    table = "\n".join(budget_table(found))
+    assert "weights        5.0 MiB" in table
+    assert "KV cache    1008.0 KiB  2016 tokens in blocks of 16; 2.0 sequences of 1000" in table
+    assert "free           3.0 KiB" in table
+    assert found.weight_bytes + found.kv_bytes + found.workspace_bytes + found.free_bytes == found.capacity_bytes
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 41, "6144.0 GiB")])
+def test_format_bytes(size: int, text: str) -> None:
+    assert format_bytes(size) == text
