@@ -1,0 +1,153 @@
+"""Decode speed at batch 1 beside what the memory's bandwidth allows.
+
+    bound = bandwidth / (bytes of weights that a token reads + bytes of KV cache that it reads)
+
+Bandwidth is measured in the same run, on the same device with the same threads.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from strata.bench.bandwidth import read_bandwidth
+from strata.bench.session import Progress, ProgressLine, check_positive, open_runner
+from strata.plan.memory import format_bytes, kv_token_bytes
+
+if TYPE_CHECKING:
+    from strata.runner.runner import Runner
+    from strata.store.reader import Store
+
+WARM_UP = 4  # decode steps that are not counted: torch builds its kernels at their first call
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeReport:
+    """One measurement. Sizes in bytes, times in seconds, rates per second."""
+
+    model: str
+    dtype: str
+    device: str
+    num_threads: int
+    prompt_tokens: int
+    output_tokens: int
+    weight_bytes_per_token: int
+    kv_bytes_per_token: int  # at the middle of the output
+    bandwidth: float
+    prefill_seconds: float
+    decode_seconds: float
+    median_step_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.output_tokens / self.decode_seconds
+
+    @property
+    def bound_tokens_per_second(self) -> float:
+        return self.bandwidth / (self.weight_bytes_per_token + self.kv_bytes_per_token)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            **asdict(self),
+            "tokens_per_second": self.tokens_per_second,
+            "bound_tokens_per_second": self.bound_tokens_per_second,
+            "ratio": self.tokens_per_second / self.bound_tokens_per_second,
+        }
+
+    def lines(self) -> tuple[str, ...]:
+        """A table for people."""
+        rows = {
+            "model": f"{self.model} {self.dtype}",
+            "device": f"{self.device}, {self.num_threads} threads",
+            "prompt, output": f"{self.prompt_tokens}, {self.output_tokens} tokens at batch 1",
+            "weights a token": format_bytes(self.weight_bytes_per_token),
+            "KV a token": f"{format_bytes(self.kv_bytes_per_token)} (mean)",
+            "memory read": f"{self.bandwidth / 1e9:.1f} GB/s measured",
+            "bound": f"{self.bound_tokens_per_second:.1f} tok/s",
+            "decode": f"{self.tokens_per_second:.1f} tok/s, median step {self.median_step_seconds * 1e3:.2f} ms",
+            "decode / bound": f"{self.tokens_per_second / self.bound_tokens_per_second:.2f}",
+            "prefill": f"{self.prompt_tokens / self.prefill_seconds:.1f} tok/s",
+        }
+        return tuple(f"{name:<16} {value}" for name, value in rows.items())
+
+
+def run(
+    source: str,
+    dtype: str = "int4",
+    *,
+    device: str = "auto",
+    num_threads: int | None = None,
+    prompt_tokens: int = 64,
+    output_tokens: int = 128,
+    progress: Progress | None = None,
+) -> DecodeReport:
+    """Prefill a random prompt, then decode greedily, and measure.
+
+    ``source``: what ``strata serve`` takes. ``progress``: called with (phase, done, total); None writes to stderr.
+    Raises UsageError when an argument is at fault.
+    """
+    check_positive(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    progress = progress or ProgressLine()
+    total = prompt_tokens + WARM_UP + output_tokens
+    store, runner = open_runner(
+        source, dtype, device=device, num_threads=num_threads, max_model_len=total, progress=progress
+    )
+    import torch
+
+    before = read_bandwidth(runner.device)
+    prefill_seconds, steps = _decode(runner, prompt_tokens, output_tokens, progress)
+    # What else runs on the machine comes and goes: the better of two moments bounds what lies between.
+    bandwidth = max(before, read_bandwidth(runner.device))
+    model = store.model_config
+    mean_length = prompt_tokens + WARM_UP + output_tokens // 2
+    return DecodeReport(
+        model=source,
+        dtype=store.dtype,
+        device=runner.device_name,
+        num_threads=torch.get_num_threads(),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        weight_bytes_per_token=weight_bytes_per_token(store),
+        kv_bytes_per_token=mean_length * kv_token_bytes(model, runner.pool.tensor.element_size()),
+        bandwidth=bandwidth,
+        prefill_seconds=prefill_seconds,
+        decode_seconds=sum(steps),
+        median_step_seconds=statistics.median(steps),
+    )
+
+
+def weight_bytes_per_token(store: Store) -> int:
+    """Bytes of weights that one token reads, as they are stored: all, but of an embedding that is not also the head one
+    row only."""
+    if store.model_config.tie_word_embeddings:
+        return store.num_bytes
+    embedding = store.manifest.weights["model.embed_tokens.weight"].num_bytes
+    return store.num_bytes - embedding + embedding // store.model_config.vocab_size
+
+
+def _decode(runner: Runner, prompt_tokens: int, output_tokens: int, progress: Progress) -> tuple[float, list[float]]:
+    """Seconds of the prefill and of each counted decode step."""
+    import torch
+
+    from strata.scheduler.batch import Batch, ScheduledSequence
+
+    def step(token_ids: tuple[int, ...], start: int) -> int:
+        num_blocks = -(-(start + len(token_ids)) // runner.block_size)
+        sequence = ScheduledSequence("bench", token_ids, start, tuple(range(num_blocks)), samples=True)
+        return int(runner.run(Batch((sequence,))).argmax())  # waits for the device
+
+    prompt = torch.randint(0, runner.vocab_size, (prompt_tokens,), generator=torch.Generator().manual_seed(0)).tolist()
+    step(tuple(prompt), 0)
+    began = time.perf_counter()
+    token = step(tuple(prompt), 0)
+    prefill_seconds = time.perf_counter() - began
+    steps = []
+    for i in range(WARM_UP + output_tokens):
+        began = time.perf_counter()
+        token = step((token,), prompt_tokens + i)
+        steps.append(time.perf_counter() - began)
+        progress("decode", i + 1, WARM_UP + output_tokens)
+    return prefill_seconds, steps[WARM_UP:]

@@ -1,0 +1,66 @@
+"""A model loaded for a measurement, and how the measurement tells how far it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.errors import OptionError
+from strata.runner.threads import yield_early
+
+if TYPE_CHECKING:
+    from strata.runner.runner import Runner
+    from strata.store.reader import Store
+
+Progress = Callable[[str, int, int], None]  # phase ("convert", "load", ...), done, total
+
+
+def open_runner(
+    source: str, dtype: str, *, device: str, num_threads: int | None, max_model_len: int, progress: Progress
+) -> tuple[Store, Runner]:
+    """Convert the model if need be and load it, with a KV cache for one sequence of ``max_model_len`` tokens.
+
+    Raises UsageError when the model, the device or a setting is at fault.
+    """
+    yield_early()
+    from strata.config.engine import DEVICES, DTYPES
+    from strata.runner.runner import Runner
+    from strata.store.locate import resolve
+    from strata.store.reader import Store
+
+    for name, value, allowed in (("dtype", dtype, DTYPES), ("device", device, DEVICES)):
+        if value not in allowed:
+            raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
+    store = Store.open(resolve(source, dtype, progress=lambda done, total: progress("convert", done, total)))
+    config = EngineConfig(
+        model=source,
+        dtype=cast("Any", dtype),
+        device=DeviceConfig(device=cast("Any", device), num_threads=num_threads),
+        cache=CacheConfig(),
+        scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=1),
+    )
+    return store, Runner.load(store, config, lambda done, total: progress("load", done, total))
+
+
+class ProgressLine:
+    """Rewrites one line of stderr where that is a terminal; says each phase once where it is not."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        share = f"{100 * done // max(total, 1):3d} %"
+        if sys.stderr.isatty():
+            print(f"\r{phase} {share} ", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+        elif phase != self._phase:
+            print(f"{phase} ...", file=sys.stderr, flush=True)
+        self._phase = phase
+
+
+def check_positive(**numbers: int) -> None:
+    """Raise OptionError naming the first number that is not 1 or more."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise OptionError(f"{name} is {number}; 1 or more is needed")
