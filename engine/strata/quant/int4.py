@@ -24,8 +24,9 @@ _SCALES = 255  # largest 8-bit scale or minimum
 # speed. A third start takes another 0.1 % off (2026-11-29).
 _STARTS = (0.0, 1.0)
 _ITERATIONS = 2
-# A chunk whose plain fit leaves less than this share of its energy lies on a 16-level grid already (GGUF Q4_0, Q4_1).
-_ON_GRID = 1e-10
+# A group that is left with less than this share of its energy lies on a grid of 16 levels or fewer already (GGUF Q4_0,
+# Q4_1, Q4_K; also after rounding to bf16). Others keep some 5e-3.
+_ON_GRID = 2e-5
 
 
 def num_super(cols: int) -> int:
@@ -82,51 +83,77 @@ def _pack_rows(weight: Tensor) -> dict[str, Tensor]:
 
     rows, cols = weight.shape
     w = weight.view(rows, cols // GROUP, GROUP)
-    scale, low = _fit(w)
     spread = _superblock_of(w.shape[1], w.device)
 
     def per_superblock(values: Tensor) -> Tensor:  # the largest of each superblock: [rows, n_super]
         out = torch.zeros(rows, num_super(cols), device=w.device)
         return out.scatter_reduce(1, spread.expand_as(values), values, "amax")
 
-    below = per_superblock(-low)
-    above = per_superblock(low.clamp(min=0))
+    below = per_superblock(-w.amin(-1)) > 0
+    sign = torch.where(below, 1.0, -1.0)  # of dmin: see the head of this file
+    scale, low = _fit(w, sign[:, spread])
     d = _half_up(per_superblock(scale) / _SCALES)
-    # Magnitude and sign of dmin: see the head of this file.
-    dmin = torch.where(below > 0, _half_up(below / _SCALES), -_half_up(above / _SCALES))
+    dmin = sign * _half_up(per_superblock(low.abs()) / _SCALES)
     codes, scales, mins = _round(w, scale, low, d.float()[:, spread], dmin.float()[:, spread])
     pairs = codes.to(torch.uint8).view(rows, cols // 8, 2, 4)
     return {
         "codes": (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).view(rows, cols // 2),
         "scales": scales.to(torch.uint8),
         "mins": mins.to(torch.uint8),
-        "super": torch.stack([d, dmin], dim=-1),
+        "super": torch.stack([d, dmin.half()], dim=-1),
     }
 
 
-def _fit(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Step and lowest value of each group [rows, groups], before they are rounded to 8 bits."""
+def _fit(w: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """Step and lowest value of each group [rows, groups], before they are rounded to 8 bits.
+
+    ``sign`` is 1 where the lowest value must not lie above zero, -1 where it must not lie below.
+    """
     import torch
 
     low, high = w.amin(-1), w.amax(-1)
-    scale = (high - low) / _LEVELS
-    error = _error(w, _codes(w, scale, low), scale, low)
-    if error.sum() <= _ON_GRID * w.square().sum():
-        return scale, low
-    best_scale, best_low = scale, low
-    for start in _STARTS:
-        new_scale = (high - low) / (_LEVELS + start)
-        new_low = low + new_scale * start / 2
-        codes = _codes(w, new_scale, new_low)
-        for _ in range(_ITERATIONS):
-            new_scale, new_low = _least_squares(w, codes)
-            codes = _codes(w, new_scale, new_low)
-        new_error = _error(w, codes, new_scale, new_low)
+    low = torch.where(low * sign > 0, 0.0, low)
+    span = torch.maximum(high, low) - low
+    best = (span / _LEVELS, low)
+    error = _error(w, _codes(w, *best), *best)
+    enough = _ON_GRID * w.square().sum(-1)
+
+    def keep_better(scale: Tensor, low: Tensor) -> None:
+        nonlocal best, error
+        new_error = _error(w, _codes(w, scale, low), scale, low)
         better = new_error < error
         error = torch.where(better, new_error, error)
-        best_scale = torch.where(better, new_scale, best_scale)
-        best_low = torch.where(better, new_low, best_low)
-    return best_scale, best_low
+        best = (torch.where(better, scale, best[0]), torch.where(better, low, best[1]))
+
+    if _lies_on_grid(w[:: max(1, w.shape[0] // 2)]):
+        for levels in range(_LEVELS - 1, 0, -1):
+            if (error <= enough).all():
+                break
+            keep_better(span / levels, low)
+        keep_better(*_least_squares(w, _codes(w, *best), sign))
+        if (error <= enough).all():
+            return best
+    for start in _STARTS:
+        scale = span / (_LEVELS + start)
+        codes = _codes(w, scale, low + scale * start / 2)
+        for _ in range(_ITERATIONS):
+            scale, fitted = _least_squares(w, codes, sign)
+            codes = _codes(w, scale, fitted)
+        keep_better(scale, fitted)
+    return best
+
+
+def _lies_on_grid(sample: Tensor) -> bool:
+    """Whether every group of a few rows is a lowest value and whole multiples, 15 at most, of some step."""
+    import torch
+
+    low = sample.amin(-1, keepdim=True)
+    levels = torch.arange(1.0, _LEVELS + 1, device=sample.device)
+    steps = (sample.amax(-1, keepdim=True) - low) / levels
+    shifted = (sample - low)[..., None, :]
+    codes = (shifted * _inverse(steps)[..., None]).round_()
+    error = (codes * steps[..., None] - shifted).square_().sum(-1).amin(-1)
+    return bool((error <= _ON_GRID * sample.square().sum(-1)).all())
 
 
 def _round(w: Tensor, scale: Tensor, low: Tensor, d: Tensor, dmin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,15 +196,17 @@ def _error(w: Tensor, codes: Tensor, scale: Tensor, low: Tensor) -> Tensor:
     return (codes * scale[..., None]).add_(low[..., None]).sub_(w).square_().sum(-1)
 
 
-def _least_squares(w: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The step and lowest value that fit given codes best: w ~ scale * code + low."""
+def _least_squares(w: Tensor, codes: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """The step and lowest value that fit given codes best, w ~ scale * code + low, the latter on its side."""
     import torch
 
     sum_c, sum_cc = codes.sum(-1), codes.square().sum(-1)
     sum_w, sum_wc = w.sum(-1), (w * codes).sum(-1)
     spread = GROUP * sum_cc - sum_c * sum_c  # 0 where all codes are equal
     scale = torch.where(spread > 0, (GROUP * sum_wc - sum_c * sum_w) / spread.clamp(min=1), 0.0).clamp_(min=0)
-    return scale, (sum_w - scale * sum_c) / GROUP
+    low = (sum_w - scale * sum_c) / GROUP
+    wrong = low * sign > 0
+    return torch.where(wrong, sum_wc / sum_cc.clamp(min=1), scale).clamp_(min=0), torch.where(wrong, 0.0, low)
 
 
 def _inverse(values: Tensor) -> Tensor:
@@ -191,5 +220,6 @@ def _half_up(values: Tensor) -> Tensor:
     fp16 is subnormal and coarse (steps of 6e-8)."""
     import torch
 
-    half = values.clamp(max=65504.0).half()
+    values = values.clamp(max=65504.0)
+    half = values.half()
     return torch.where(half.float() < values, (half.view(torch.int16) + 1).view(torch.half), half)

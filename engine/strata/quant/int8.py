@@ -41,8 +41,8 @@ def _pack_rows(weight: Tensor) -> dict[str, Tensor]:
 
     rows, cols = weight.shape
     groups = weight.view(rows, cols // GROUP, GROUP)
-    largest = groups.abs().amax(-1)
-    scales = (largest / 127).clamp_(max=_FP16_MAX).half()
+    largest = groups.abs().amax(-1).clamp_(max=127 * _FP16_MAX)
+    scales = (largest / 127).half()
     # Where fp16 is subnormal its steps are coarse; round up there, or the largest weight would be cut off.
     scales = torch.where(scales.float() * 127.5 < largest, (scales.view(torch.int16) + 1).view(torch.half), scales)
     inverse = torch.where(scales > 0, 1 / scales.float(), 0.0)

@@ -26,7 +26,7 @@ def hf_config(file: GGUFFile) -> dict[str, Any]:
 
     def number(key: str, kind: type[float], default: float | None = None) -> Any:
         value = metadata.get(f"{architecture}.{key}", default)
-        if value is None or type(value) is not kind or value <= 0:
+        if value is None or type(value) is not kind or not 0 < value < math.inf:
             raise CheckpointError(
                 f"{path}: the metadata {f'{architecture}.{key}'!r} is {value!r}; one positive {kind.__name__} is needed"
             )
@@ -95,7 +95,7 @@ def _rope_scaling(file: GGUFFile, prefix: str, theta: float, head_dim: int) -> d
         raise UnsupportedModelError(
             f"{file.path}: RoPE scaling {kind!r} is not supported; supported: none, linear, and Llama 3's"
         )
-    if type(factor) is not float or factor < 0:
+    if type(factor) is not float or not 0 <= factor < math.inf:
         raise CheckpointError(f"{file.path}: the RoPE scaling factor is {factor!r}; a positive number is needed")
     # Writers put 0 or 1 where nothing is scaled.
     return None if kind == "none" or factor in (0.0, 1.0) else {"rope_type": "linear", "factor": _shortest(factor)}
