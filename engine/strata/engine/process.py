@@ -37,6 +37,7 @@ from strata.engine.messages import (
 )
 from strata.errors import StrataError, UsageError
 from strata.request import GenerationRequest
+from strata.runner.threads import yield_early
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     logs.configure(log_level)
     faulthandler.enable()  # a crash in native code leaves a trace
+    yield_early()
     inbox = _Inbox(pipe)
     inbox.start()
     try:
