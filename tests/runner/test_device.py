@@ -1,0 +1,65 @@
+"""The device that is asked for, or an error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strata.config import DeviceConfig
+from strata.errors import HardwareError, OptionError
+from strata.plan.hardware import num_cpus
+from strata.runner.device import capacity_bytes, open_device, used_bytes
+
+
+@pytest.mark.usefixtures("no_card")
+def test_cuda_without_a_card_is_an_error_not_a_cpu() -> None:
+    with pytest.raises(HardwareError, match=r"device 'cuda' was asked for, but .* or choose device 'cpu'"):
+        open_device(DeviceConfig(device="cuda"))
+
+
+@pytest.mark.usefixtures("no_card")
+def test_auto_without_a_card_says_cpu() -> None:
+    assert open_device(DeviceConfig(device="auto")).name == "cpu"
+
+
+def test_auto_with_a_card_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA GeForce RTX 3090")
+    device = open_device(DeviceConfig(device="auto"))
+    assert (device.name, device.type) == ("cuda (NVIDIA GeForce RTX 3090)", "cuda")
+
+
+@pytest.mark.parametrize(("free", "expected"), [(95, 90), (60, 70)], ids=["its share", "what others leave"])
+def test_capacity_of_a_card(monkeypatch: pytest.MonkeyPatch, free: int, expected: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "card")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
+    config = DeviceConfig(device="cuda", gpu_memory_utilization=0.9)
+    assert capacity_bytes(open_device(config), config, loaded_bytes=10) == expected
+
+
+def test_threads() -> None:
+    open_device(DeviceConfig(device="cpu", num_threads=1))
+    assert torch.get_num_threads() == 1
+    open_device(DeviceConfig(device="cpu"))
+    assert torch.get_num_threads() == num_cpus()
+
+
+def test_used_bytes_sees_tensors() -> None:
+    device = open_device(DeviceConfig(device="cpu"))
+    before = used_bytes(device)
+    kept = torch.ones(64 << 20, dtype=torch.uint8)
+    assert used_bytes(device) - before > 0.9 * kept.numel()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DeviceConfig(num_threads=0), "num_threads is 0; 1 or more is needed"),
+        (DeviceConfig(gpu_memory_utilization=0), "gpu_memory_utilization is 0; above 0 and at most 1"),
+        (DeviceConfig(gpu_memory_utilization=1.1), "gpu_memory_utilization is 1.1"),
+    ],
+)
+def test_numbers_out_of_range(config: DeviceConfig, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        open_device(config)

@@ -1,0 +1,79 @@
+"""A batch to tensors: where each token's key and value go, and who is attended to together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from strata.runner.inputs import Inputs, build_inputs
+from strata.scheduler.batch import Batch, ScheduledSequence
+
+BLOCK = 16
+
+
+def build(*sequences: tuple[int, int, tuple[int, ...], bool]) -> Inputs:
+    """One sequence for each (start, new tokens, blocks, samples); token ids count on from 100 times its number."""
+    batch = Batch(
+        tuple(
+            ScheduledSequence(str(i), tuple(range(100 * i, 100 * i + new)), start, blocks, samples)
+            for i, (start, new, blocks, samples) in enumerate(sequences)
+        )
+    )
+    return build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32)
+
+
+def test_tokens_positions_and_slots() -> None:
+    inputs = build((31, 1, (4, 2), True), (14, 4, (9, 3), True))
+    assert inputs.token_ids.tolist() == [0, 100, 101, 102, 103]
+    assert inputs.attention.positions.tolist() == [31, 14, 15, 16, 17]
+    assert inputs.attention.slots.tolist() == [2 * 16 + 15, 9 * 16 + 14, 9 * 16 + 15, 3 * 16, 3 * 16 + 1]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rows"),
+    [
+        pytest.param(
+            [(5, 1, (0,), True), (0, 3, (1,), False), (0, 2, (2,), True)], [0, 5], id="chunk without a sample"
+        ),
+        pytest.param([(5, 1, (0,), True), (6, 1, (1,), True)], None, id="every row"),
+        pytest.param([(0, 3, (1,), False)], [], id="no row"),
+    ],
+)
+def test_sampled_rows(sequences: list[tuple[int, int, tuple[int, ...], bool]], rows: list[int] | None) -> None:
+    inputs = build(*sequences)
+    assert (None if inputs.sampled is None else inputs.sampled.tolist()) == rows
+    assert inputs.num_sampled == (inputs.token_ids.shape[0] if rows is None else len(rows))
+
+
+def test_decoding_sequences_share_a_group_and_chunks_do_not() -> None:
+    inputs = build((40, 1, (1, 2, 3), True), (20, 1, (4, 5), True), (0, 20, (6, 7), False), (16, 8, (8, 9), True))
+    groups = inputs.attention.groups
+    assert [(g.begin, g.end, g.num_seqs, g.kv_len) for g in groups] == [(0, 2, 2, 41), (2, 22, 1, 20), (22, 30, 1, 24)]
+    assert [g.blocks.tolist() for g in groups] == [[1, 2, 3, 4, 5, 0], [6, 7], [8, 9]]
+    assert groups[0].lengths.tolist() == [41, 21]
+    assert [g.causal for g in groups] == [False, True, False]
+    assert groups[1].mask is None
+
+
+def test_masks_hide_what_comes_later() -> None:
+    inputs = build((2, 1, (1,), True), (4, 1, (2,), True), (1, 3, (3,), True))
+    decode, chunk = inputs.attention.groups
+    assert decode.mask is not None
+    assert chunk.mask is not None
+    assert decode.mask.isneginf().long()[:, 0, 0].tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
+    assert chunk.mask.isneginf().long().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_equal_lengths_need_no_mask() -> None:
+    assert build((7, 1, (1,), True), (7, 1, (2,), True)).attention.groups[0].mask is None
+
+
+def test_lengths_too_different_to_pad_go_alone() -> None:
+    long = tuple(range(10, 23))
+    groups = build((3, 1, (1,), True), (200, 1, long, True), (2, 1, (2,), True)).attention.groups
+    assert [(g.begin, g.end, g.kv_len) for g in groups] == [(0, 1, 4), (1, 2, 201), (2, 3, 3)]
+
+
+def test_blocks_allocated_ahead_are_left_out() -> None:
+    (group,) = build((3, 1, (7, 8, 9), True)).attention.groups
+    assert group.blocks.tolist() == [7]
