@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
-# The server sends a bookmark each minute: a watch that is silent for longer is dead.
+# The server sends a bookmark each minute, but none for a kind of which nothing has changed yet. So silence for longer
+# means a dead connection or nothing at all; a new watch from the same version tells, and costs next to nothing.
 WATCH_SILENCE_SECONDS = 90
 
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -90,7 +91,10 @@ class Client:
         return self._call("GET", resource.path(namespace), query, accept=accept, verb="list")
 
     def watch(self, kind: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Events from ``resourceVersion`` on. Ends when the server ends it; raises UnavailableError when it breaks."""
+        """Events from ``resourceVersion`` on, until the server ends it or nothing was heard for a while.
+
+        Raises UnavailableError when it breaks.
+        """
         resource = RESOURCES[kind]
         accept = METADATA_ONLY.format("") if resource.metadata_only else "application/json"
         query = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "300"}
@@ -102,6 +106,8 @@ class Client:
             for line in iter_resp_lines(answer):
                 if line:
                     yield json.loads(line)
+        except urllib3.exceptions.ReadTimeoutError:
+            return
         except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as error:
             raise UnavailableError(f"the watch of {resource.plural} broke: {error!r}") from error
         finally:
