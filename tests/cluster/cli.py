@@ -22,7 +22,11 @@ def say(line: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    # What follows `kubectl` is kubectl's, options too.
+    own = arguments.index("kubectl") + 1 if "kubectl" in arguments else len(arguments)
+    options = _parser().parse_args(arguments[:own])
+    options.arguments = arguments[own:]
     command: Callable[[argparse.Namespace], None] = options.run
     try:
         command(options)
@@ -61,8 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         "--purge", action="store_true", help="forget the images pushed to it, too"
     )
     command("status", _status, "show every cluster's processes and addresses")
-    kubectl = command("kubectl", _kubectl, "run the cluster's kubectl")
-    kubectl.add_argument("arguments", nargs=argparse.REMAINDER)
+    command("kubectl", _kubectl, "run the cluster's kubectl with all arguments that follow")
     command("env", _env, 'print shell variables: eval "$(python3 -m tests.cluster env)"')
     logs = command("logs", _logs, "print the end of a process' log")
     logs.add_argument("process")

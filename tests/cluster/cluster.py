@@ -252,7 +252,8 @@ class Cluster:
         first = ("etcd", "kube-apiserver", "registry", "containerd")
         for role in first:
             self.start(role)
-        with Api(self.kubeconfig) as api:
+        # It listens long before it answers; somebody who waits for the answer would not see it die.
+        with Api(self.kubeconfig, timeout_seconds=2) as api:
             self._wait(api.is_ready, 60, "the API server", "etcd", "kube-apiserver")
             for service in self.services:
                 self.start(service.role)

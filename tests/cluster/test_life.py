@@ -137,9 +137,9 @@ def test_a_process_that_cannot_start_is_named_with_its_log(instance: Instance, m
     from tests.cluster import controlplane
     from tests.cluster.service import Service
 
-    broken = Service("etcd", ("--no-such-flag",))
+    broken = Service("etcd", ("--data-dir=/dev/null/nowhere",))
     monkeypatch.setattr(controlplane, "etcd", lambda: broken)
-    with pytest.raises(ClusterError, match=r"waiting for the API server: etcd(.|\n)*no-such-flag"):
+    with pytest.raises(ClusterError, match=r"waiting for the API server: etcd ended(.|\n)*/dev/null/nowhere"):
         Cluster.up(instance.name)
 
 
@@ -150,7 +150,7 @@ def test_down_of_what_is_not_up_is_no_error(instance: Instance) -> None:
 
 
 def test_kubectl_through_the_command_line(cluster: Cluster) -> None:
-    with command_line(cluster.instance, "kubectl", "get", "nodes", "-o", "name") as process:
+    with command_line(cluster.instance, "kubectl", "-o", "name", "get", "nodes") as process:
         assert process.communicate()[0] == f"node/{cluster.node}\n"
 
 
