@@ -22,6 +22,9 @@ from tests.cluster.parts import PARTS, binary, cache_root, part
 from tests.cluster.service import Service, Site
 from tests.cluster.shell import answers, locked, run
 
+# For anything to become ready. It takes some seconds; this is for a machine that is busy with ten other things. A process
+# that dies is noticed at once.
+_PATIENCE_SECONDS = 180
 _USER_TOOLS = ("kubectl", "helm")
 
 
@@ -254,15 +257,15 @@ class Cluster:
             self.start(role)
         # It listens long before it answers; somebody who waits for the answer would not see it die.
         with Api(self.kubeconfig, timeout_seconds=2) as api:
-            self._wait(api.is_ready, 60, "the API server", "etcd", "kube-apiserver")
+            self._wait(api.is_ready, "the API server", "etcd", "kube-apiserver")
             for service in self.services:
                 self.start(service.role)
-            self._wait(self._runtime_answers, 30, "containerd", "containerd")
+            self._wait(self._runtime_answers, "containerd", "containerd")
             self._import(images.of_binary(binary("pause")).archive(node.PAUSE_IMAGE))
             roles = [service.role for service in self.services]
-            self._wait(lambda: _is_node_ready(api, self.node), 60, "the node to be Ready", *roles)
-            self._wait(lambda: _has_default_account(api), 30, "the default service account", *roles)
-        self._wait(lambda: answers(addons.dns_ready_url(self.network)), 30, "cluster DNS", *roles)
+            self._wait(lambda: _is_node_ready(api, self.node), "the node to be Ready", *roles)
+            self._wait(lambda: _has_default_account(api), "the default service account", *roles)
+        self._wait(lambda: answers(addons.dns_ready_url(self.network)), "cluster DNS", *roles)
 
     def _ensure_kwok(self) -> None:
         self._write_config(self._service("kwok"))
@@ -275,8 +278,8 @@ class Cluster:
                 return service
         raise ClusterError(f"no process is called {role!r}; there are {', '.join(s.role for s in known)}")
 
-    def _wait(self, condition: Callable[[], bool], seconds: float, what: str, *roles: str) -> None:
-        processes.wait_until(condition, seconds, what, instance=self.instance, roles=roles)
+    def _wait(self, condition: Callable[[], bool], what: str, *roles: str) -> None:
+        processes.wait_until(condition, _PATIENCE_SECONDS, what, instance=self.instance, roles=roles)
 
     def _runtime_answers(self) -> bool:
         with suppress(CommandError):
