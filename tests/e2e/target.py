@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster import Cluster
@@ -27,7 +27,7 @@ class Target:
 
     kubeconfig: Path
     registry: str
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     is_local: bool  # the host reaches Services by their cluster IP
 
     @classmethod

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.cluster
 
 NAME = "smollm2"
 READY_SECONDS = 600
-QUESTION = "What is the capital of France?"
+# A model this small wavers on shorter questions: how its answer begins is then decided by the last bit of a weight.
+QUESTION = "What is the capital of France, and what is it known for?"
 
 
 @pytest.fixture(scope="module")
