@@ -18,7 +18,7 @@ from strata.store import manifest as manifests
 from strata.store.manifest import Manifest, Shard, Weight
 from strata.store.shard import ShardWriter, encode_header, header_bound
 from strata.store.sources import Source, open_source, source_path
-from strata.store.target import lock, partial
+from strata.store.target import CannotWriteError, lock, partial
 from strata.store.tensors import TensorSpec, check, stored_format
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -50,16 +50,15 @@ def convert(
     path = source_path(source)
     if is_store(path):
         raise CheckpointError(f"{path} is a store already; convert the checkpoint that it was made from")
+    opened = open_source(path)
+    config = ModelConfig.from_hf(opened.config, origin=str(path if path.is_file() else path / "config.json"))
+    specs = check(config, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
+    weights = plan(specs, opened, dtype, shard_size)
     with lock(target):
         if reuse and is_store(target):
             return target
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UsageError(f"{target} exists and is not empty; give another directory, or remove it")
-        opened = open_source(path)
-        origin = str(path if path.is_file() else path / "config.json")
-        config = ModelConfig.from_hf(opened.config, origin=origin)
-        specs = check(config, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
-        weights = plan(specs, opened, dtype, shard_size)
         _check_room(target.parent, sum(weight.num_bytes for weight in weights.values()))
         with partial(target) as directory:
             opened.write_tokenizer(directory)
@@ -138,4 +137,4 @@ def _encoded(source: Source, name: str, weight: Weight) -> dict[str, Tensor]:
 def _check_room(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
-        raise UsageError(f"{directory} has {free / 1e9:.2f} GB free; the store needs {needed / 1e9:.2f} GB")
+        raise CannotWriteError(f"{directory} has {free / 1e9:.2f} GB free; the store needs {needed / 1e9:.2f} GB")

@@ -11,6 +11,7 @@ from strata import quant
 from strata.store.convert import convert, is_store
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.sources import source_files, source_path
+from strata.store.target import CannotWriteError
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -28,7 +29,15 @@ def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progre
         return path
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
     target = cache / f"{path.resolve().stem}-{dtype}-{_key(path, dtype)}"
-    return target if is_store(target) else convert(source, target, dtype, progress=progress, reuse=True)
+    if is_store(target):
+        return target
+    try:
+        return convert(source, target, dtype, progress=progress, reuse=True)
+    except CannotWriteError as error:
+        raise CannotWriteError(
+            f"{error}. Converted models are kept in {cache}; set STRATA_CACHE_DIR to a directory with room, or give a "
+            "store made by `strata convert`"
+        ) from error
 
 
 def default_cache_dir() -> Path:

@@ -111,7 +111,7 @@ class Manifest:
                 or min(weight.shape, default=0) < 1
             ):
                 raise CheckpointError(
-                    f"{origin}: weight {name!r} has format {weight.format!r} and shape {weight.shape}"
+                    f"{origin}: weight {name!r} has the format {weight.format!r} and the shape {list(weight.shape)}"
                 )
             if not 0 <= weight.shard < len(shards):
                 raise CheckpointError(f"{origin}: weight {name!r} is in shard {weight.shard} of {len(shards)}")

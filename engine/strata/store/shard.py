@@ -53,7 +53,11 @@ class ShardWriter:
         self._bytes = 0
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         self._stream: BinaryIO = (root / file).open("xb")
-        self._write(encode_header(tensors))
+        try:
+            self._write(encode_header(tensors))
+        except BaseException:
+            self._stream.close()
+            raise
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Append the next tensor; its name, type and shape must be those of the header."""

@@ -16,6 +16,11 @@ from pathlib import Path
 
 from strata.errors import UsageError
 
+
+class CannotWriteError(UsageError):
+    """The place where a store was to be made cannot be written, or has no room."""
+
+
 logger = logging.getLogger(__name__)
 
 
@@ -36,7 +41,7 @@ def lock(target: Path) -> Iterator[None]:
                 break
             os.close(descriptor)  # the holder before us removed the file; lock the one that others see
     except OSError as error:
-        raise cannot_write(target.parent, error) from error
+        raise _cannot_write(target.parent, error) from error
     try:
         yield
     finally:
@@ -63,12 +68,12 @@ def partial(target: Path) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
             raise
     except OSError as error:
-        raise cannot_write(target, error) from error
+        raise _cannot_write(target, error) from error
 
 
-def cannot_write(path: Path, error: OSError) -> UsageError:
-    """The error for a place that cannot be written."""
-    return UsageError(f"cannot write {path}: {error.strerror or error}. Give another directory, or make room there")
+def _cannot_write(path: Path, error: OSError) -> CannotWriteError:
+    reason = "a file is in the way" if isinstance(error, FileExistsError) else error.strerror or error
+    return CannotWriteError(f"cannot write {path}: {reason}")
 
 
 def _to_disk(directory: Path) -> None:

@@ -1,0 +1,167 @@
+"""Tiny random checkpoints in every format that is read. Their tokenizer has all bytes, two merges, three specials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from strata.config import ModelConfig
+from strata.store.tensors import needed
+
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+MERGES = ["h e", "Ġ he"]
+TOKENS = [*SPECIALS, *_BYTES, "he", "Ġhe"]
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": len(TOKENS),
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """The Hugging Face config of the tiny Llama."""
+    return CONFIG | changes
+
+
+def weights(table: Mapping[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
+    """Random float32 weights that bfloat16 holds exactly, so that every format of a checkpoint gives the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for spec in needed(ModelConfig.from_hf(table, origin="test")):
+        noise = torch.randn(spec.shape, generator=generator)
+        tensors[spec.name] = (1 + 0.1 * noise if len(spec.shape) == 1 else 0.2 * noise).bfloat16().float()
+    return tensors
+
+
+def write_hf(
+    directory: Path,
+    table: Mapping[str, Any] | None = None,
+    *,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    shards: int = 1,
+) -> Path:
+    """A Hugging Face directory; with more than one shard it has an index."""
+    table = CONFIG if table is None else table
+    tensors = weights(table) if tensors is None else tensors
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(table))
+    names = list(tensors)
+    files = ["model.safetensors"] if shards == 1 else [f"model-{n + 1}-of-{shards}.safetensors" for n in range(shards)]
+    for index, file in enumerate(files):
+        save_file({name: tensors[name].to(dtype) for name in names[index::shards]}, str(directory / file))
+    if shards > 1:
+        weight_map = {name: files[position % shards] for position, name in enumerate(names)}
+        (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(TOKENS)}, merges=_pairs()))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"chat_template": TEMPLATE, "bos_token": SPECIALS[1], "eos_token": SPECIALS[2]}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory
+
+
+def write_gguf(
+    path: Path,
+    table: Mapping[str, Any] | None = None,
+    *,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    kind: str = "F32",
+    pre: str = "gpt-2",
+    edit: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    without: tuple[str, ...] = (),
+) -> Path:
+    """A GGUF file of the "llama" architecture; matrices are stored as ``kind``. ``edit`` adds more to it; metadata keys
+    in ``without`` are left out."""
+    table = CONFIG if table is None else table
+    tensors = weights(table) if tensors is None else tensors
+    writer = gguf.GGUFWriter(None, "llama")
+    writer.add_context_length(table["max_position_embeddings"])
+    writer.add_embedding_length(table["hidden_size"])
+    writer.add_block_count(table["num_hidden_layers"])
+    writer.add_feed_forward_length(table["intermediate_size"])
+    writer.add_head_count(table["num_attention_heads"])
+    writer.add_head_count_kv(table["num_key_value_heads"])
+    writer.add_key_length(table["head_dim"])
+    writer.add_layer_norm_rms_eps(table["rms_norm_eps"])
+    writer.add_rope_freq_base(table["rope_theta"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3 if token in SPECIALS else 1 for token in TOKENS])
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+    for name, tensor in tensors.items():
+        data = _ggml_rows(name, tensor.numpy(), table)
+        stored = gguf.GGMLQuantizationType["F32" if data.ndim == 1 else kind]
+        writer.add_tensor(_ggml_name(name), gguf.quants.quantize(data, stored), raw_dtype=stored)
+    edit(writer)
+    for key in without:
+        del writer.kv_data[0][key]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.write_header_to_file(path)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _pairs() -> list[tuple[str, str]]:
+    return [(left, right) for left, right in (merge.split(" ") for merge in MERGES)]
+
+
+def _ggml_name(name: str) -> str:
+    for theirs, ours in {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+        "model.layers.": "blk.",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "attn_output",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def _ggml_rows(name: str, data: np.ndarray[Any, Any], table: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """q and k as GGUF stores them: row 2i of a head is row i of its first half, row 2i + 1 that of its second."""
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    for part, key in heads.items():
+        if part in name:
+            pairs = data.reshape(table[key], 2, -1, *data.shape[1:])
+            return np.ascontiguousarray(np.stack([pairs[:, 0], pairs[:, 1]], axis=2).reshape(data.shape))
+    return data

