@@ -22,8 +22,8 @@ from tests.cluster.parts import PARTS, binary, cache_root, part
 from tests.cluster.service import Service, Site
 from tests.cluster.shell import answers, locked, run
 
-# For anything to become ready. It takes some seconds; this is for a machine that is busy with ten other things. A process
-# that dies is noticed at once.
+# For anything to become ready. It takes some seconds; this is for a machine that is busy with ten other things.
+# A process that dies is noticed at once.
 _PATIENCE_SECONDS = 180
 _USER_TOOLS = ("kubectl", "helm")
 
