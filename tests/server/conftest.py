@@ -31,6 +31,14 @@ CHAT_TEMPLATE = (
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]  # ids 0, 1, 2; 0 ends a sequence of the fake engine
 
 
+@pytest.fixture(scope="session", autouse=True)
+def direct() -> Iterator[None]:
+    """Clients reach this machine's servers directly, whatever proxy the environment names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as the engine reports it: tokenizer.json, tokenizer_config.json, generation_config.json."""

@@ -81,6 +81,12 @@ def test_any_tokens_decode_as_the_library_decodes_them(store: Path, encode: Call
     assert "".join(detokenise(Tokenizer(store), ids)) == library.decode(ids)
 
 
+def test_without_a_decoder_tokens_are_words(tmp_path: Path) -> None:
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({"hello": 0, "world": 1}, unk_token="hello"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert "".join(detokenise(Tokenizer(tmp_path), [0, 1])) == " hello world"
+
+
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json is missing"):
         Tokenizer(tmp_path)

@@ -15,6 +15,8 @@ from strata.cli import chat, convert, serve
 from strata.cli.arguments import Parser
 from strata.errors import OptionError, StrataError, UsageError
 
+TERMINATION_LOG_BYTES = 4096  # what Kubernetes keeps of it
+
 EPILOG = """examples:
   strata serve builtin://smollm2-135m         a small model that comes along, at http://127.0.0.1:8000
   strata chat "Why is the sky blue?"          ask the server
@@ -53,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # e.g. `strata chat ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 1
+    except Exception as error:  # a fault of ours: the traceback says where
+        _note(f"{type(error).__name__}: {error}")
+        raise
     return code
 
 
@@ -62,15 +67,19 @@ def _print_version(_: object) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    """Print the reason; also into the file that a pod's status shows, when the environment names one."""
     print(f"strata: error: {message}", file=sys.stderr)
+    _note(message)
+    return code
+
+
+def _note(message: str) -> None:
+    """Write the reason into the file that becomes the pod's status, when the environment names one."""
     path = os.environ.get("STRATA_TERMINATION_LOG")
     if path:
         try:
-            Path(path).write_text(message, "utf-8")
+            Path(path).write_bytes(message.encode()[:TERMINATION_LOG_BYTES])
         except OSError as error:
             print(f"strata: STRATA_TERMINATION_LOG={path} cannot be written: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

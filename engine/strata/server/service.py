@@ -72,7 +72,8 @@ class Service:
             ready = await self.engine.wait_ready()
             self._model = await asyncio.to_thread(ServedModel, ready)
         except StrataError as error:
-            self._error = error
+            if self.engine.state != "closed":  # an end that was asked for is no failure
+                self._error = error
         except Exception as error:
             logger.exception("loading failed")
             self._error = EngineError(f"loading failed: {type(error).__name__}: {error}")

@@ -97,11 +97,12 @@ class _TokenBytes(dict[int, bytes]):
         self._byte_level = _byte_level_alphabet() if "ByteLevel" in kinds else None
         self._byte_fallback = "ByteFallback" in kinds
         self._replacements = [pair for step in steps if (pair := _replacement(step)) is not None]
-        if self._byte_level is None and not self._byte_fallback and not self._replacements:
-            found = ", ".join(map(str, kinds)) or "none"
+        if steps and self._byte_level is None and not self._byte_fallback and not self._replacements:
             raise CheckpointError(
-                f"{origin}: the decoder is {found}; Strata knows ByteLevel, ByteFallback, Metaspace and Replace"
+                f"{origin}: the decoder is {', '.join(map(str, kinds))}; "
+                "Strata knows ByteLevel, ByteFallback, Metaspace and Replace"
             )
+        self._before = "" if steps else " "  # without a decoder, tokens are words
         self.update((token["id"], b"") for token in table.get("added_tokens") or () if token.get("special"))
 
     def __missing__(self, token_id: int) -> bytes:
@@ -118,7 +119,7 @@ class _TokenBytes(dict[int, bytes]):
             return bytes.fromhex(match[1])
         for old, new in self._replacements:
             token = token.replace(old, new)
-        return token.encode()
+        return (self._before + token).encode()
 
 
 def _steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

@@ -1,0 +1,67 @@
+"""`strata chat` against a server over the fake engine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+from strata.request import GenerationRequest
+from tests.server.conftest import Live
+
+Strata = Callable[..., subprocess.CompletedProcess[str]]
+MakeLive = Callable[..., Live]
+
+
+def test_one_question_gets_one_answer(strata: Strata, live: MakeLive) -> None:
+    result = strata("chat", "--url", live("hello 😀 world").url, "hi")
+    assert (result.returncode, result.stdout) == (0, "hello 😀 world\n")
+
+
+def test_an_address_may_end_like_openais(strata: Strata, live: MakeLive) -> None:
+    assert strata("chat", "--url", f"{live('hello').url}/v1/", "hi").stdout == "hello\n"
+
+
+def test_the_system_text_and_the_conversation_reach_the_model(
+    strata: Strata, live: MakeLive, encode: Callable[[str], list[int]]
+) -> None:
+    running = live("fine", max_model_len=1000)
+    lines = "how are you\n/unknown\nand now\n/reset\nafresh\n/exit\nnot read\n"
+    result = strata("chat", "--url", running.url, "--system", "be brief", stdin=lines)
+    assert result.returncode == 0
+    assert result.stdout == "fine\n/unknown is no command; there are /reset and /exit\nfine\nfine\n"
+    system, end = "<|im_start|>system\nbe brief<|im_end|>\n", "<|im_end|>\n"
+    first = f"{system}<|im_start|>user\nhow are you{end}<|im_start|>assistant\n"
+    second = f"{first}fine{end}<|im_start|>user\nand now{end}<|im_start|>assistant\n"
+    third = f"{system}<|im_start|>user\nafresh{end}<|im_start|>assistant\n"
+    prompts = [list(request.prompt_token_ids) for request in running.engine.requests]
+    assert prompts == [encode(first), encode(second), encode(third)]
+
+
+def test_a_server_that_is_not_there_is_named(strata: Strata) -> None:
+    result = strata("chat", "--url", "http://127.0.0.1:9", "hi")
+    assert result.returncode == 2
+    assert "no server answers at http://127.0.0.1:9" in result.stderr
+    assert "strata serve" in result.stderr
+
+
+def test_an_unknown_model_is_refused_with_the_known(strata: Strata, live: MakeLive) -> None:
+    result = strata("chat", "--url", live().url, "--model", "other", "hi")
+    assert result.returncode == 2
+    assert "served: 'tiny'" in result.stderr
+
+
+def test_an_engine_that_dies_is_told(strata: Strata, live: MakeLive) -> None:
+    def fail(_: GenerationRequest) -> list[int]:
+        running.engine.fail("the engine process ended with signal 9")
+        return [5]
+
+    running = live(script=fail)
+    result = strata("chat", "--url", running.url, "hi")
+    assert result.returncode == 1
+    assert "signal 9" in result.stderr
+
+
+def test_a_server_of_another_kind_is_told(strata: Strata, live: MakeLive) -> None:
+    result = strata("chat", "--url", f"{live().url}/health", "hi")
+    assert result.returncode == 2
+    assert "there is no '/health/v1/models' here" in result.stderr

@@ -1,0 +1,147 @@
+"""The command line: help, what importing it costs, and errors."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import strata as package
+from strata.cli import main as main_module
+from strata.cli.main import TERMINATION_LOG_BYTES, build_parser, main
+
+Strata = Callable[..., subprocess.CompletedProcess[str]]
+
+HEAVY = ("torch", "numpy", "fastapi", "uvicorn", "pydantic", "tokenizers", "jinja2", "prometheus_client", "asyncio")
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    action = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(action.choices)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("import strata", id="the package"),
+        pytest.param("from strata.cli.main import main; main(['--help'])", id="the help"),
+        pytest.param("from strata.cli.main import main; main(['serve', '--help'])", id="a command's help"),
+        pytest.param("from strata.cli.main import main; main(['serve', 'x', '--port', '70000'])", id="a bad flag"),
+        pytest.param("from strata.cli.main import main; main(['version'])", id="the version"),
+    ],
+)
+def test_nothing_heavy_is_imported_before_it_is_needed(statement: str) -> None:
+    code = (
+        "import sys\n"
+        f"try:\n    {statement}\nexcept SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stderr.splitlines()[-1] == "[]"
+
+
+def test_help_lists_every_command(strata: Strata) -> None:
+    result = strata("--help")
+    assert result.returncode == 0
+    for name in commands():
+        assert f"\n    {name} " in result.stdout
+
+
+def test_every_option_is_explained_with_its_default() -> None:
+    for name, parser in commands().items():
+        for action in parser._actions:
+            assert action.help, f"strata {name}: {action.dest} has no help"
+            if action.option_strings and not action.required and "same, as an option" not in action.help:
+                assert action.dest in ("help",) or "default" in action.help, f"strata {name}: {action.dest}"
+
+
+def test_every_command_has_an_example() -> None:
+    for name, parser in commands().items():
+        if name != "version":
+            assert parser.epilog is not None
+            assert f"strata {name}" in parser.epilog
+
+
+def test_version_is_printed(strata: Strata) -> None:
+    assert strata("version").stdout == f"strata {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ["serve", "m", "--port", "70000"], "--port: '70000' is not allowed; give a whole number from 0 to 65535"
+        ),
+        pytest.param(["serve", "m", "--port", "http"], "from 0 to 65535"),
+        pytest.param(["serve", "m", "--dtype", "int3"], "choose from 'bf16', 'int8', 'int4'"),
+        pytest.param(["serve", "m", "--device", "tpu"], "choose from 'auto', 'cpu', 'cuda'"),
+        pytest.param(["serve", "m", "--block-size", "8"], "choose from 16, 32"),
+        pytest.param(["serve", "m", "--max-model-len", "0"], "a whole number of 1 or more"),
+        pytest.param(["serve", "m", "--max-num-seqs", "-1"], "a whole number from 1 to 4096"),
+        pytest.param(["serve", "m", "--gpu-memory-utilization", "1.5"], "a number above 0, up to 1"),
+        pytest.param(["serve", "m", "--gpu-memory-utilization", "nan"], "a number above 0, up to 1"),
+        pytest.param(["serve", "m", "--max-model-length", "9"], "--max-model-length 9: not known to 'strata serve'"),
+        pytest.param(["serve"], "no model given"),
+        pytest.param(["serve", ""], "no model given"),
+        pytest.param(["serve", "a", "--model", "b"], "two models given"),
+        pytest.param(["convert", "m"], "--output-dir"),
+        pytest.param(["convert", "--output-dir", "d"], "no source given"),
+        pytest.param(["convert", "m", "--output-dir", "d", "--expert-shard-size", "0"], "from 1 to 65536"),
+        pytest.param(["chat", "--url", "localhost:8000"], "give one like http://127.0.0.1:8000"),
+        pytest.param(["chat", " "], "the prompt is empty"),
+        pytest.param(["chatt"], "invalid choice: 'chatt'"),
+        pytest.param([], "COMMAND"),
+    ],
+)
+def test_a_bad_command_line_says_what_is_allowed(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("STRATA_TERMINATION_LOG", str(tmp_path / "last-words"))
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("strata: error: ")
+    assert words in printed.err
+    assert printed.out == ""
+    assert words in (tmp_path / "last-words").read_text()
+
+
+def test_a_missing_extra_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
+    for arguments in (["serve", "m"], ["convert", "m", "--output-dir", str(tmp_path / "out")]):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert "torch is not installed" in error
+        assert "pip install 'strata-engine[serve]'" in error
+
+
+def test_a_fault_of_ours_is_raised_and_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STRATA_TERMINATION_LOG", str(tmp_path / "last-words"))
+    monkeypatch.setattr(main_module, "build_parser", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main([])
+    assert "ZeroDivisionError" in (tmp_path / "last-words").read_text()
+
+
+def test_a_termination_log_is_cut_to_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STRATA_TERMINATION_LOG", str(tmp_path / "last-words"))
+    main(["serve", "m", "--port", "9" * 2 * TERMINATION_LOG_BYTES])
+    assert (tmp_path / "last-words").stat().st_size == TERMINATION_LOG_BYTES
+
+
+def test_a_termination_log_that_cannot_be_written_is_no_second_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STRATA_TERMINATION_LOG", str(tmp_path / "nowhere" / "last-words"))
+    assert main(["serve"]) == 2
+    assert "cannot be written" in capsys.readouterr().err

@@ -1,0 +1,276 @@
+"""`strata serve` as a process: a real model answers, and what cannot be served says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from strata.cli.serve import default_name
+from strata.models.registry import ARCHITECTURES
+from strata.store.sources import source_path
+from tests.cli.conftest import COMMAND
+from tests.engine.tiny_llama import CONFIG, write_checkpoint
+
+Strata = Callable[..., subprocess.CompletedProcess[str]]
+BUILTIN = "builtin://smollm2-135m"
+
+
+# --- a model that is served
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running ``strata serve``."""
+
+    process: subprocess.Popen[str]
+    url: str
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model that comes along, on a free port; ends with SIGTERM and must then exit with 0."""
+    log = tmp_path_factory.mktemp("serve") / "log"
+    options = [
+        "--dtype",
+        "int4",
+        "--device",
+        "cpu",
+        "--port",
+        "0",
+        "--max-model-len",
+        "512",
+        "--served-model-name",
+        "smol",
+    ]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", BUILTIN, *options], stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()  # comes when the model is loaded
+        assert line.startswith("Strata serves smol (int4, cpu, 512 tokens of context) at http://"), log.read_text()
+        yield Server(process, line.split()[-1], log)
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait() == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.timeout(600)
+def test_a_real_model_answers_openais_client(server: Server) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=300) as client:
+        question: list[openai.types.chat.ChatCompletionMessageParam] = [
+            {"role": "user", "content": "Why is the sky blue?"}
+        ]
+        whole = client.chat.completions.create(model="smol", messages=question, temperature=0, max_tokens=24)
+        stream = client.chat.completions.create(
+            model="smol",
+            messages=question,
+            temperature=0,
+            max_tokens=24,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+    text = whole.choices[0].message.content
+    assert text is not None
+    assert "scattering" in text
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
+    assert whole.usage is not None
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+
+
+def test_a_seed_gives_the_same_text_again(server: Server) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 1.0, "seed": 7}
+    texts = {httpx.post(f"{server.url}/generate", json=body, timeout=300).json()["text"] for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_the_real_metrics_count(server: Server) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 3, "ignore_eos": True}
+    before = httpx.get(f"{server.url}/metrics").text
+    assert httpx.post(f"{server.url}/generate", json=body, timeout=300).json()["usage"]["completion_tokens"] == 3
+    after = httpx.get(f"{server.url}/metrics").text
+
+    def value(text: str, name: str) -> float:
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    assert value(after, "strata_generation_tokens_total") == value(before, "strata_generation_tokens_total") + 3
+    assert value(after, 'strata_load_bytes{state="done"}') == value(after, 'strata_load_bytes{state="total"}') > 0
+    assert value(after, 'strata_kv_blocks{state="free"}') > 0
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(server: Server) -> None:
+    response = httpx.post(f"{server.url}/v1/completions", json={"prompt": [5] * 600})
+    assert response.status_code == 400
+    assert "600 tokens; max-model-len is 512" in response.json()["error"]["message"]
+
+
+def test_the_port_of_a_running_server_is_in_use(server: Server, strata: Strata) -> None:
+    port = server.url.rsplit(":", 1)[1]
+    result = strata("serve", BUILTIN, "--port", port)
+    assert result.returncode == 2
+    assert f"port {port} on 127.0.0.1 is in use by another program" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_a_client_that_leaves_frees_the_blocks(server: Server) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=300) as response:
+        next(response.iter_lines())
+    while 'strata_kv_blocks{state="used"} 0.0' not in (metrics := httpx.get(f"{server.url}/metrics").text):
+        pass
+    assert 'strata_requests_total{outcome="abort"} 1.0' in metrics
+
+
+# --- models that cannot be served
+
+
+def nothing_there(directory: Path) -> tuple[str, str]:
+    return str(directory / "nowhere"), "nowhere"
+
+
+def no_model(directory: Path) -> tuple[str, str]:
+    (directory / "notes.txt").write_text("no model")
+    return str(directory), "is not a model: it holds notes.txt"
+
+
+def cut_gguf(directory: Path) -> tuple[str, str]:
+    with source_path(BUILTIN).open("rb") as whole:
+        (directory / "cut.gguf").write_bytes(whole.read(4 << 20))
+    return str(directory / "cut.gguf"), "cut.gguf"
+
+
+def cut_safetensors(directory: Path) -> tuple[str, str]:
+    path = write_checkpoint(directory / "model") / "model.safetensors"
+    os.truncate(path, path.stat().st_size - 1000)
+    return str(path.parent), "model.safetensors"
+
+
+def no_tokenizer(directory: Path) -> tuple[str, str]:
+    path = write_checkpoint(directory / "model")
+    (path / "tokenizer.json").unlink()
+    return str(path), "tokenizer.json"
+
+
+def unknown_architecture(directory: Path) -> tuple[str, str]:
+    path = write_checkpoint(directory / "model")
+    (path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MambaForCausalLM"]}))
+    return str(path), ", ".join(ARCHITECTURES)
+
+
+def unknown_builtin(_: Path) -> tuple[str, str]:
+    return "builtin://gpt-5", "smollm2-135m"
+
+
+@pytest.mark.parametrize(
+    "make", [nothing_there, no_model, cut_gguf, cut_safetensors, no_tokenizer, unknown_architecture, unknown_builtin]
+)
+def test_a_model_that_cannot_be_served_is_named(
+    strata: Strata, tmp_path: Path, make: Callable[[Path], tuple[str, str]]
+) -> None:
+    (tmp_path / "input").mkdir()
+    model, words = make(tmp_path / "input")
+    result = strata("serve", model, "--port", "0", "--device", "cpu")
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("strata: error: ")
+    assert words in last
+    assert words in (tmp_path / "last-words").read_text()
+    assert list((tmp_path / "cache").glob("*/config.json")) == [], "no store is left behind"
+
+
+def test_a_store_with_a_cut_shard_or_without_tokenizer_is_named(strata: Strata, tmp_path: Path) -> None:
+    checkpoint, store = write_checkpoint(tmp_path / "checkpoint"), tmp_path / "store"
+    result = strata("convert", str(checkpoint), "--output-dir", str(store), "--dtype", "bf16")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{store} is ready: strata serve {store}\n"
+
+    (store / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    result = strata("serve", str(store), "--port", "0", "--device", "cpu")
+    assert result.returncode == 2
+    assert str(store / "tokenizer.json") in result.stderr.splitlines()[-1]
+    (tmp_path / "tokenizer.json").rename(store / "tokenizer.json")
+
+    shard = next(store.rglob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size - 1)
+    result = strata("serve", str(store), "--port", "0", "--device", "cpu")
+    assert result.returncode == 2
+    assert shard.name in result.stderr.splitlines()[-1]
+
+
+def test_a_conversion_leaves_what_is_there_alone(strata: Strata, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "mine").write_text("mine")
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    result = strata("convert", str(checkpoint), "--output_dir", str(tmp_path / "store"))
+    assert result.returncode == 2
+    assert "not empty" in result.stderr
+    assert [entry.name for entry in (tmp_path / "store").iterdir()] == ["mine"]
+
+
+def test_the_published_spellings_convert_too(strata: Strata, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    options = ["--output_dir", str(tmp_path / "store"), "--expert_shard_size", "1"]
+    result = strata("convert", "--model_name_or_path", str(checkpoint), *options)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "store" / "config.json").is_file()
+
+
+def test_a_port_in_use_is_known_before_the_model_is_looked_at(strata: Strata) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = strata("serve", "/no/such/model", "--port", str(port))
+    assert result.returncode == 2
+    assert f"port {port} on 127.0.0.1 is in use" in result.stderr
+    assert "/no/such/model" not in result.stderr
+
+
+def test_an_address_of_another_machine_is_refused(strata: Strata) -> None:
+    result = strata("serve", BUILTIN, "--host", "192.0.2.1")
+    assert result.returncode == 2
+    assert "--host" in result.stderr
+
+
+def test_a_server_that_is_stopped_while_it_loads_ends_well(tmp_path: Path) -> None:
+    environment = {**os.environ, "STRATA_CACHE_DIR": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        [*COMMAND, "serve", BUILTIN, "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        assert "loads builtin://" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        log = process.stderr.read()
+    assert process.wait() == 0, log
+    assert list((tmp_path / "cache").glob("*/config.json")) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (BUILTIN, "smollm2-135m"),
+        ("/models/Qwen3-30B-A3B/", "Qwen3-30B-A3B"),
+        ("models/tiny.Q4_1.gguf", "tiny.Q4_1"),
+        (".", "."),
+    ],
+)
+def test_the_served_name_is_the_last_part_of_the_models(model: str, name: str) -> None:
+    assert default_name(model) == name
