@@ -58,7 +58,11 @@ def events(target: Target, name: str) -> str:
         pytest.param({"engine.maxModelLength": 10}, ["unknown field", "maxModelLength"], id="unknown-field"),
         pytest.param({"replicas": -1}, ["spec.replicas", "-1", "greater than or equal to 0"], id="negative-replicas"),
         pytest.param({"model.source": "ftp://host/model"}, ["ftp://host/model", "builtin://"], id="bad-scheme"),
-        pytest.param({"hardware.accelerator": "nvidia", "hardware.count": 9}, ["hardware.count", "9", "allowed is 1"], id="count-9"),
+        pytest.param(
+            {"hardware.accelerator": "nvidia", "hardware.count": 9},
+            ["hardware.count", "9", "allowed is 1"],
+            id="count-9",
+        ),
     ],
 )
 def test_the_api_server_refuses_a_bad_model_and_says_what_is_allowed(

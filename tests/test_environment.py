@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import environment
+
+
+@pytest.fixture
+def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty checkout whose commands are recorded, not run; see ``commands``."""
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    (tmp_path / "constraints.txt").write_text("uv==1\n")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(environment, "UV", tmp_path / ".venv" / "bin" / "uv")
+    monkeypatch.setattr(environment, "CONSTRAINTS", tmp_path / "constraints.txt")
+    return tmp_path
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch, checkout: Path) -> list[str]:
+    ran: list[str] = []
+
+    def run(*command: str | Path, **_: str) -> None:
+        ran.append(" ".join(map(str, command)))
+        if "venv" in command:
+            (checkout / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+        if command[-1] == "uv":
+            environment.UV.write_text("#!/bin/sh\n")
+            environment.UV.chmod(0o755)
+
+    monkeypatch.setattr(environment, "run", run)
+    return ran
+
+
+def test_an_unchanged_environment_is_not_made_again(commands: list[str]) -> None:
+    environment.make_venv("light")
+    assert commands
+    commands.clear()
+    environment.make_venv("light")
+    assert commands == []
+
+
+def test_a_full_environment_is_a_light_one_too(commands: list[str]) -> None:
+    environment.make_venv("full")
+    commands.clear()
+    environment.make_venv("light")
+    assert commands == []
+
+
+def test_a_changed_pin_installs_into_the_environment_that_is_there(commands: list[str], checkout: Path) -> None:
+    environment.make_venv("full")
+    commands.clear()
+    (checkout / "constraints.txt").write_text("uv==2\n")
+    environment.make_venv("full")
+    assert commands
+    assert not [command for command in commands if "--clear" in command]
+
+
+def test_an_interrupted_installation_is_begun_anew(
+    commands: list[str], monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> None:
+    environment.make_venv("light")
+    (checkout / "constraints.txt").write_text("uv==2\n")
+    recorded = environment.run
+
+    def interrupted(*command: str | Path, **env: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        environment.make_venv("light")
+    monkeypatch.setattr(environment, "run", recorded)
+    commands.clear()
+    environment.make_venv("light")
+    assert f"{sys.executable} -m venv --clear {checkout / '.venv'}" in commands
+
+
+def test_an_old_python_is_told_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 2))
+    with pytest.raises(SystemExit, match=r"3\.11 or newer is needed.*make PYTHON="):
+        environment.check_python()
+
+
+@pytest.mark.parametrize(
+    ("tools", "user", "words"),
+    [
+        pytest.param([], 0, "install them with your package manager", id="not Debian"),
+        pytest.param(["apt-get"], 1000, "as root: apt-get update && apt-get install", id="not root"),
+    ],
+)
+def test_missing_packages_are_named_where_they_cannot_be_installed(
+    monkeypatch: pytest.MonkeyPatch, tools: list[str], user: int, words: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda tool, path=None: tool if tool in tools else None)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(SystemExit) as error:
+        environment.install(["buildah"])
+    assert "buildah" in str(error.value)
+    assert words.lower() in str(error.value).lower()
+
+
+def test_the_constraints_hold_pins_and_no_address() -> None:
+    for line in (environment.ROOT / "constraints.txt").read_text().splitlines():
+        assert "==" in line
+        assert "://" not in line
