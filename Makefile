@@ -8,7 +8,7 @@ PREPARE := $(PYTHON) tests/environment.py
 CLUSTER := $(PYTHON) -m tests.cluster
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
-DTYPE ?= int4
+TEXT ?= tests/data/alice.txt
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv format constraints manifests \
   bench-decode bench-perplexity clean clean-cache packages clients
@@ -56,14 +56,14 @@ format: venv ## format and sort imports
 constraints: ## pin every Python package anew (constraints.txt)
 	@$(PREPARE) constraints
 
-manifests: venv ## render the CRD and the install manifests again from their sources
+manifests: ## write manifests/crds and manifests/install again from the chart
 	$(BIN)/python -m manifests.generate
 
-bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound (MODEL=, DTYPE=)
-	$(BIN)/strata bench decode $(MODEL) --dtype $(DTYPE)
+bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound, each format (MODEL=)
+	@for dtype in bf16 int8 int4; do $(BIN)/strata bench decode $(MODEL) --dtype $$dtype || exit 1; done
 
-bench-perplexity: venv ## perplexity of each format beside the source's (MODEL=)
-	$(BIN)/strata bench perplexity $(MODEL)
+bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEXT=)
+	@for dtype in bf16 int8 int4; do $(BIN)/strata bench perplexity $(MODEL) --dtype $$dtype --text $(TEXT) || exit 1; done
 
 clean: ## remove what was built in the checkout
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
