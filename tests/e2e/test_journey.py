@@ -49,7 +49,7 @@ def again_ready(target: Target) -> Object:
 def test_the_model_is_ready_and_tells_its_address(target: Target, served: Object) -> None:
     assert served["status"]["observedGeneration"] == served["metadata"]["generation"]
     assert served["status"]["url"] == f"http://{NAME}.{NAMESPACE}.svc:8000/v1"
-    shown = target.run("kubectl", "get", "sm", "-n", NAMESPACE, "-o", "wide")
+    shown = target.run("kubectl", "get", "sm", "-n", NAMESPACE)
     assert "True" in shown
     assert served["status"]["url"] in shown
 
