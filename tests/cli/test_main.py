@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,12 +18,18 @@ from strata.cli.main import TERMINATION_LOG_BYTES, build_parser, main
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAVY = ("torch", "numpy", "fastapi", "uvicorn", "pydantic", "tokenizers", "jinja2", "prometheus_client", "asyncio")
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    action = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(action.choices)
+def commands(parser: argparse.ArgumentParser | None = None, prefix: str = "") -> dict[str, argparse.ArgumentParser]:
+    """Every command with its parser, e.g. "serve" and "bench decode"."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in (parser or build_parser())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                found |= {f"{prefix}{name}": child, **commands(child, f"{prefix}{name} ")}
+    return found
 
 
 @pytest.mark.parametrize(
@@ -49,12 +56,14 @@ def test_help_lists_every_command(strata: Strata) -> None:
     result = strata("--help")
     assert result.returncode == 0
     for name in commands():
-        assert f"\n    {name} " in result.stdout
+        assert " " in name or f"\n    {name} " in result.stdout
 
 
 def test_every_option_is_explained_with_its_default() -> None:
     for name, parser in commands().items():
         for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                continue
             assert action.help, f"strata {name}: {action.dest} has no help"
             if action.option_strings and not action.required and "same, as an option" not in action.help:
                 assert action.dest in ("help",) or "default" in action.help, f"strata {name}: {action.dest}"
@@ -65,6 +74,17 @@ def test_every_command_has_an_example() -> None:
         if name != "version":
             assert parser.epilog is not None
             assert f"strata {name}" in parser.epilog
+
+
+def test_the_page_explains_every_command_and_option() -> None:
+    page = PAGE.read_text("utf-8")
+    for name, parser in commands().items():
+        assert f"`strata {name}" in page, f"strata {name}"
+        for action in parser._actions:
+            for option in action.option_strings:
+                assert option in ("-h", "--help") or f"`{option}" in page, f"strata {name} {option}"
+    known = {option for parser in commands().values() for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"`(--[\w-]+)", page)) <= known | {"--version"}
 
 
 def test_version_is_printed(strata: Strata) -> None:
@@ -90,10 +110,15 @@ def test_version_is_printed(strata: Strata) -> None:
         pytest.param(["serve", ""], "no model given"),
         pytest.param(["serve", "a", "--model", "b"], "two models given"),
         pytest.param(["convert", "m"], "--output-dir"),
-        pytest.param(["convert", "--output-dir", "d"], "no source given"),
+        pytest.param(["convert", "--output-dir", "d"], "no model given"),
         pytest.param(["convert", "m", "--output-dir", "d", "--expert-shard-size", "0"], "from 1 to 65536"),
         pytest.param(["chat", "--url", "localhost:8000"], "give one like http://127.0.0.1:8000"),
         pytest.param(["chat", " "], "the prompt is empty"),
+        pytest.param(["bench"], "KIND"),
+        pytest.param(["bench", "decode"], "no model given"),
+        pytest.param(["bench", "decode", "m", "--output-tokens", "0"], "a whole number of 1 or more"),
+        pytest.param(["bench", "perplexity", "m"], "--text"),
+        pytest.param(["bench", "perplexity", "m", "--text", "t", "--window", "1"], "a whole number of 2 or more"),
         pytest.param(["chatt"], "invalid choice: 'chatt'"),
         pytest.param([], "COMMAND"),
     ],
@@ -118,7 +143,11 @@ def test_a_missing_extra_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
-    for arguments in (["serve", "m"], ["convert", "m", "--output-dir", str(tmp_path / "out")]):
+    for arguments in (
+        ["serve", "m"],
+        ["convert", "m", "--output-dir", str(tmp_path / "out")],
+        ["bench", "decode", "m"],
+    ):
         assert main(arguments) == 2
         error = capsys.readouterr().err
         assert "torch is not installed" in error

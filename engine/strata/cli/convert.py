@@ -6,10 +6,8 @@ import argparse
 from pathlib import Path
 
 from strata.cli.arguments import require, whole
-from strata.config.engine import DTYPES, EngineConfig
-from strata.errors import OptionError
+from strata.cli.options import add_dtype, add_source, source
 
-DEFAULTS = EngineConfig(model="")
 DEFAULT_SHARD_MB = 128
 
 EPILOG = """examples:
@@ -29,13 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
-    parser.add_argument(
-        "source_argument",
-        nargs="?",
-        metavar="SOURCE",
-        help="a checkpoint directory (safetensors), a .gguf file, or builtin://NAME",
-    )
-    parser.add_argument("--model_name_or_path", dest="source", metavar="SOURCE", help="the same, as an option")
+    add_source(parser, "SOURCE", "--model_name_or_path")
     parser.add_argument(
         "--output-dir",
         "--output_dir",
@@ -44,12 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         help="directory of the new store; it must not exist, or be empty",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default=DEFAULTS.dtype,
-        help=f"bit format of the weights (default: {DEFAULTS.dtype})",
-    )
+    add_dtype(parser)
     parser.add_argument(
         "--expert-shard-size",
         "--expert_shard_size",
@@ -62,10 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert with a progress bar; says where the store is."""
-    named = [name for name in (arguments.source_argument, arguments.source) if name is not None]
-    if len(named) != 1 or not named[0]:
-        given = "no source" if not any(named) else "two sources"
-        raise OptionError(f"{given} given; name one: a checkpoint directory, a .gguf file, or builtin://NAME")
+    checkpoint = source(arguments)
     require("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
 
     from strata.cli.progress import Progress
@@ -74,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress = Progress()
     try:
         path = convert(
-            named[0],
+            checkpoint,
             arguments.output_dir,
             arguments.dtype,
             shard_size=arguments.expert_shard_size << 20,

@@ -11,15 +11,15 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from strata.cli.arguments import require, share, whole
+from strata.cli.options import DEFAULTS, add_device, add_dtype, add_source, source
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
-from strata.config.engine import BLOCK_SIZES, DEVICES, DTYPES
+from strata.config.engine import BLOCK_SIZES
 from strata.engine import logs
 from strata.errors import OptionError
 
 if TYPE_CHECKING:
     from strata.server.service import Service
 
-DEFAULTS = EngineConfig(model="")
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 NEEDED = ("torch", "tokenizers", "jinja2", "fastapi", "uvicorn", "uvloop", "httptools", "prometheus_client", "tqdm")
@@ -43,7 +43,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
-    add_model_options(parser)
+    add_source(parser, "MODEL", "--model")
+    model = parser.add_argument_group("model and device")
+    add_dtype(model)
+    add_device(model)
+    model.add_argument(
+        "--gpu-memory-utilization",
+        type=share,
+        default=DEFAULTS.device.gpu_memory_utilization,
+        metavar="SHARE",
+        help=f"share of the GPU's memory to fill, above 0 up to 1 (default: {DEFAULTS.device.gpu_memory_utilization})",
+    )
+    _add_batch_options(parser)
     http = parser.add_argument_group("HTTP")
     http.add_argument(
         "--host", default=DEFAULT_HOST, help=f"address to listen on (default: {DEFAULT_HOST}, this machine only)"
@@ -82,41 +93,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """MODEL and how it runs; measurements take the same options."""
-    parser.add_argument(
-        "model_argument",
-        nargs="?",
-        metavar="MODEL",
-        help="a store, a checkpoint directory, a .gguf file, or builtin://NAME",
-    )
-    parser.add_argument("--model", metavar="MODEL", help="the same, as an option")
-    model = parser.add_argument_group("model and device")
-    model.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default=DEFAULTS.dtype,
-        help=f"bit format of the weights (default: {DEFAULTS.dtype})",
-    )
-    model.add_argument(
-        "--device",
-        choices=DEVICES,
-        default=DEFAULTS.device.device,
-        help="where the model runs; auto: the GPU if there is one, else the CPU (default: auto)",
-    )
-    model.add_argument(
-        "--gpu-memory-utilization",
-        type=share,
-        default=DEFAULTS.device.gpu_memory_utilization,
-        metavar="SHARE",
-        help=f"share of the GPU's memory to fill, above 0 up to 1 (default: {DEFAULTS.device.gpu_memory_utilization})",
-    )
-    model.add_argument(
-        "--threads",
-        type=whole(1, 1024),
-        metavar="N",
-        help="CPU threads for tensors (default: the CPUs that the process may use)",
-    )
+def _add_batch_options(parser: argparse.ArgumentParser) -> None:
     batch = parser.add_argument_group("context and batch")
     batch.add_argument(
         "--max-model-len",
@@ -154,13 +131,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_config(arguments: argparse.Namespace) -> EngineConfig:
-    """The settings that ``add_model_options`` read. Raises OptionError unless the model is named once."""
-    named = [name for name in (arguments.model_argument, arguments.model) if name is not None]
-    if len(named) != 1 or not named[0]:
-        given = "no model" if not any(named) else "two models"
-        raise OptionError(f"{given} given; name one: a store, a checkpoint directory, a .gguf file, or builtin://NAME")
+    """The settings on `strata serve`'s command line. Raises OptionError unless the model is named once."""
     return EngineConfig(
-        model=named[0],
+        model=source(arguments),
         dtype=arguments.dtype,
         device=DeviceConfig(
             device=arguments.device,
@@ -172,7 +145,7 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
             max_model_len=arguments.max_model_len,
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
-            max_waiting=getattr(arguments, "max_waiting", DEFAULTS.scheduler.max_waiting),
+            max_waiting=arguments.max_waiting,
         ),
     )
 

@@ -1,0 +1,103 @@
+"""`strata bench`: measurements of a model on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from strata.cli.arguments import require, whole
+from strata.cli.options import add_device, add_dtype, add_source, source
+
+if TYPE_CHECKING:
+    from strata.bench.decode import DecodeReport
+    from strata.bench.perplexity import PerplexityReport
+
+EXAMPLES = {
+    "decode": "  strata bench decode builtin://smollm2-135m --dtype int4 --threads 2\n",
+    "perplexity": "  strata bench perplexity builtin://smollm2-135m --dtype int8 --text book.txt\n",
+}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command, its measurements and their options."""
+    parser = commands.add_parser(
+        "bench",
+        help="measure a model: decode speed, perplexity",
+        description="Measure a model on this machine.",
+        epilog="examples:\n" + "".join(EXAMPLES.values()),
+    )
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="measurements")
+    decode = _add_kind(kinds, "decode", "tokens a second at batch 1, beside what the memory's bandwidth allows")
+    decode.set_defaults(run=_run_decode)
+    decode.add_argument(
+        "--prompt-tokens",
+        type=whole(1),
+        default=64,
+        metavar="N",
+        help="tokens before the measured ones (default: 64)",
+    )
+    decode.add_argument(
+        "--output-tokens", type=whole(1), default=128, metavar="N", help="tokens that are measured (default: 128)"
+    )
+    perplexity = _add_kind(kinds, "perplexity", "how well the model predicts a text; lower is better")
+    perplexity.set_defaults(run=_run_perplexity)
+    perplexity.add_argument("--text", required=True, metavar="FILE", help="a text in UTF-8")
+    perplexity.add_argument(
+        "--window",
+        type=whole(2),
+        default=512,
+        metavar="TOKENS",
+        help="tokens that a prediction may look back at; half of them are new each time (default: 512)",
+    )
+
+
+def _add_kind(
+    kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
+) -> argparse.ArgumentParser:
+    parser = kinds.add_parser(name, help=about, description=f"Measures {about}.", epilog=f"example:\n{EXAMPLES[name]}")
+    add_source(parser, "MODEL", "--model")
+    add_dtype(parser)
+    add_device(parser)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
+    return parser
+
+
+def _run_decode(arguments: argparse.Namespace) -> int:
+    model = source(arguments)
+    require("torch", "numpy", "tokenizers", "safetensors")
+
+    from strata.bench import decode
+
+    report = decode.run(
+        model,
+        arguments.dtype,
+        device=arguments.device,
+        num_threads=arguments.threads,
+        prompt_tokens=arguments.prompt_tokens,
+        output_tokens=arguments.output_tokens,
+    )
+    _print(report, as_json=arguments.json)
+    return 0
+
+
+def _run_perplexity(arguments: argparse.Namespace) -> int:
+    model = source(arguments)
+    require("torch", "numpy", "tokenizers", "safetensors")
+
+    from strata.bench import perplexity
+
+    report = perplexity.run(
+        model,
+        arguments.dtype,
+        text=arguments.text,
+        window=arguments.window,
+        device=arguments.device,
+        num_threads=arguments.threads,
+    )
+    _print(report, as_json=arguments.json)
+    return 0
+
+
+def _print(report: DecodeReport | PerplexityReport, *, as_json: bool) -> None:
+    print(json.dumps(report.as_dict(), indent=1) if as_json else "\n".join(report.lines()))

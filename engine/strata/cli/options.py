@@ -1,0 +1,53 @@
+"""Options that several commands share: the model, and how it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from strata.cli.arguments import whole
+from strata.config import EngineConfig
+from strata.config.engine import DEVICES, DTYPES
+from strata.errors import OptionError
+
+DEFAULTS = EngineConfig(model="")
+SOURCES = "a store, a checkpoint directory, a .gguf file, or builtin://NAME"
+
+
+def add_source(parser: argparse.ArgumentParser, metavar: str, option: str) -> None:
+    """MODEL as an argument, and as an option for those who like that better."""
+    parser.add_argument("source_argument", nargs="?", metavar=metavar, help=SOURCES)
+    parser.add_argument(option, dest="source_option", metavar=metavar, help="the same, as an option")
+
+
+def source(arguments: argparse.Namespace) -> str:
+    """What ``add_source`` read. Raises OptionError unless it is given once."""
+    given = [name for name in (arguments.source_argument, arguments.source_option) if name]
+    if len(given) != 1:
+        raise OptionError(f"{'two models' if given else 'no model'} given; name one: {SOURCES}")
+    return str(given[0])
+
+
+def add_dtype(parser: argparse._ActionsContainer) -> None:
+    """--dtype."""
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DEFAULTS.dtype,
+        help=f"bit format of the weights (default: {DEFAULTS.dtype})",
+    )
+
+
+def add_device(parser: argparse._ActionsContainer) -> None:
+    """--device and --threads."""
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=DEFAULTS.device.device,
+        help="where the model runs; auto: the GPU if there is one, else the CPU (default: auto)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=whole(1, 1024),
+        metavar="N",
+        help="CPU threads for tensors (default: the CPUs that the process may use)",
+    )
