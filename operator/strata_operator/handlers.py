@@ -25,6 +25,7 @@ def settings() -> kopf.OperatorSettings:
     made.scanning.disabled = True  # no right to list CRDs and namespaces is needed
     made.networking.request_timeout = 30
     made.networking.connect_timeout = 5
+    made.networking.error_backoffs = (1, 1, 2, 3, 5) + (10,) * 100_000  # kopf ends the process after the last one
     made.watching.connect_timeout = 5
     made.watching.server_timeout = 300
     made.watching.client_timeout = 330

@@ -111,7 +111,10 @@ def _trouble(model: StrataModel, wanted: Manifest, observed: Observed, plan: Pla
     deployment = observed.children.get("Deployment")
     if deployment and deployment.rollout and deployment.rollout.failure:
         return Trouble("PodsRefused", deployment.rollout.failure)
-    troubles = [pod.trouble for pod in _current(wanted, observed.pods) if pod.trouble]
+    pods = _current(wanted, observed.pods)
+    if sum(not pod.failed for pod in pods) >= model.replicas:
+        pods = [pod for pod in pods if not pod.failed]  # others took the place of those
+    troubles = [pod.trouble for pod in pods if pod.trouble]
     if any(pod.deleting for pod in observed.pods):
         # The new pod waits for what the old one still holds.
         troubles = [trouble for trouble in troubles if trouble.reason != "Unschedulable"]

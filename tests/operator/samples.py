@@ -141,6 +141,7 @@ def pod(
     ready: bool = False,
     running: bool = False,
     deleting: bool = False,
+    failed: bool = False,
     trouble: Trouble | None = None,
 ) -> Pod:
     return Pod(
@@ -155,5 +156,6 @@ def pod(
         ready=ready,
         running=running or ready,
         deleting=deleting,
+        failed=failed,
         trouble=trouble,
     )

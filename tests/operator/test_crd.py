@@ -96,6 +96,23 @@ def test_choices_agree(path: tuple[str, str], values: tuple[Any, ...]) -> None:
     assert SPEC["properties"][path[0]]["properties"][path[1]]["enum"] == list(values)
 
 
+def test_defaults_that_are_told_are_the_engine_s() -> None:
+    from strata.config import CacheConfig, SchedulerConfig
+
+    fields = SPEC["properties"]["engine"]["properties"]
+    for field, value in (
+        ("maxNumSeqs", SchedulerConfig().max_num_seqs),
+        ("maxNumBatchedTokens", SchedulerConfig().max_num_batched_tokens),
+        ("blockSize", CacheConfig().block_size),
+    ):
+        assert f"{value} where it is left out" in fields[field]["description"]
+
+
+def test_the_copy_in_manifests_is_the_chart_s() -> None:
+    name = "stratamodels.strata.ai.yaml"
+    assert (ROOT / "manifests" / "crds" / name).read_text() == (ROOT / "charts" / "strata" / "crds" / name).read_text()
+
+
 def test_every_card_has_a_node_label() -> None:
     cards = SPEC["properties"]["hardware"]["properties"]["gpus"]["items"]["enum"]
     assert cards == list(api.GPUS) == list(PRODUCTS)

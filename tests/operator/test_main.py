@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from strata_operator.api.errors import ApiError, RefusedError
+from strata_operator.api.errors import ApiError
 from strata_operator.main import check_crd, main
 from tests.operator.cluster.server import Answer, ScriptedServer, refusal
 
@@ -37,7 +37,7 @@ def test_a_missing_crd_says_what_to_install() -> None:
 
 
 def test_a_missing_right_is_told_in_the_server_s_words() -> None:
-    refused = pytest.raises(RefusedError, match="cannot list stratamodels")
+    refused = pytest.raises(ApiError, match="cannot list stratamodels")
     with ScriptedServer(lambda request: refusal(403, "cannot list stratamodels")) as server, refused:
         check_crd(server.client())
 

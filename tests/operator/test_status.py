@@ -152,6 +152,20 @@ UNSCHEDULABLE = Trouble("Unschedulable", "0/1 nodes are available")
             id="the repaired revision wins over the failing one",
         ),
         pytest.param(
+            told(rollout(1, ready=0), pod("evicted", failed=True, trouble=FAILED), pod(running=True)),
+            ("False", "Progressing"),
+            ("True", "Loading"),
+            ("False", "AsExpected"),
+            id="another pod took the evicted one's place",
+        ),
+        pytest.param(
+            told(rollout(0), pod("evicted", failed=True, trouble=FAILED)),
+            ("False", "EngineFailed"),
+            ("False", "EngineFailed"),
+            ("True", "EngineFailed"),
+            id="no pod took the evicted one's place",
+        ),
+        pytest.param(
             told(rollout(1, ready=0), pod("old", deleting=True), replace(pod(trouble=UNSCHEDULABLE), node=None)),
             ("False", "Progressing"),
             ("True", "Scheduling"),

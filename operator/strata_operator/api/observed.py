@@ -110,12 +110,13 @@ class Pod:
     ready: bool
     running: bool  # the engine's container runs
     deleting: bool
+    failed: bool  # for good: the node refused or evicted it, and another pod takes its place
     trouble: Trouble | None
 
     @property
     def creating(self) -> bool:
         """On a node, but the container has not started and the pod itself says no reason."""
-        return self.node is not None and not (self.running or self.deleting or self.trouble)
+        return self.node is not None and not (self.running or self.deleting or self.failed or self.trouble)
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> Pod:
@@ -135,6 +136,7 @@ class Pod:
             ready=bool(container.get("ready")),
             running="running" in (container.get("state") or {}),
             deleting="deletionTimestamp" in metadata,
+            failed=status.get("phase") == "Failed",
             trouble=_trouble(status, container),
         )
 
@@ -143,9 +145,9 @@ def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> Trouble
     """The deepest reason that the pod tells, None while it is ready or goes on."""
     if container.get("ready"):
         return None
-    if status.get("phase") == "Failed" and not container:
-        reason = status.get("reason") or "Failed"
-        return Trouble("PodRejected", f"the node refused the pod: {reason}: {shorten(status.get('message') or '')}")
+    if status.get("phase") == "Failed":
+        why = f"{status.get('reason') or 'Failed'}: {status.get('message') or 'no message'}"
+        return Trouble("PodFailed", f"the node refused or evicted a pod: {shorten(why)}")
     state, last = container.get("state") or {}, container.get("lastState") or {}
     ended = state.get("terminated") or last.get("terminated")
     waiting = state.get("waiting") or {}

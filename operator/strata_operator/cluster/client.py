@@ -188,6 +188,8 @@ def _error(method: str, path: str, status: int, data: bytes) -> ApiError:
         made = MissingError
     elif "NamespaceTerminating" in causes:
         made = LeavingError
+    elif status == 403 and "cannot" in answer and "resource" in answer:
+        made = UnavailableError  # our rights, not the manifest: an API server that starts up denies all for a moment
     elif status in (401, 408, 409, 429) or status >= 500:
         # Server-side apply answers 500 to a manifest with duplicate keys; that is no outage.
         made = RefusedError if "failed to create typed patch object" in answer else UnavailableError

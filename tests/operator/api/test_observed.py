@@ -67,9 +67,10 @@ def test_no_node() -> None:
     assert not read.creating
 
 
-def test_a_pod_that_the_node_rejects() -> None:
-    found = trouble(phase="Failed", reason="UnexpectedAdmissionError", message="no GPU left", containerStatuses=[])
-    assert found == Trouble("PodRejected", "the node refused the pod: UnexpectedAdmissionError: no GPU left")
+@pytest.mark.parametrize("statuses", [[], container(state=TERMINATED)], ids=["refused", "evicted"])
+def test_a_pod_that_the_node_does_not_keep(statuses: Any) -> None:
+    found = trouble(phase="Failed", reason="Evicted", message="low on memory", containerStatuses=statuses)
+    assert found == Trouble("PodFailed", "the node refused or evicted a pod: Evicted: low on memory")
 
 
 def test_creating() -> None:

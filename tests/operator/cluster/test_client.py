@@ -52,7 +52,8 @@ def test_only_metadata_is_asked_for_where_it_is_enough() -> None:
     ("answer", "error", "why"),
     [
         (refusal(400, "x"), RefusedError, "bad request"),
-        (refusal(403, "x"), RefusedError, "forbidden"),
+        (refusal(403, "violates PodSecurity"), RefusedError, "an admission's no"),
+        (refusal(403, 'User "u" cannot get resource "services"'), UnavailableError, "the rights are not loaded yet"),
         (refusal(404, "x"), MissingError, "not there"),
         (refusal(422, "x"), RefusedError, "invalid"),
         (refusal(401, "x"), UnavailableError, "the token is renewed"),

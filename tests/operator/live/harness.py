@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from tests.cluster import Cluster
+from tests.cluster.errors import ClusterError
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "strata"
@@ -131,6 +132,13 @@ class Models:
 
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as in subprocess
         return self.cluster.kubectl("-n", self.namespace, *args, input=input)
+
+    def answers(self) -> bool:
+        """Whether the API server is up."""
+        try:
+            return self.cluster.kubectl("get", "--raw", "/readyz") == "ok"
+        except ClusterError:
+            return False
 
     def apply(self, name: str, source: str = "builtin://smollm2-135m", **spec: Any) -> None:
         """A small CPU model; ``spec`` replaces whole fields of the spec."""

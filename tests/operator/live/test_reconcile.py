@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster import Cluster
 from tests.operator.live.harness import Models, OperatorProcess, eventually
 
 pytestmark = pytest.mark.cluster
@@ -117,7 +118,7 @@ def test_a_deleted_child_is_put_back(models: Models, operator: OperatorProcess, 
     assert "again" in models.wait_for_event("bereft", "Restored")["message"]
 
 
-def test_nothing_is_written_while_nothing_changes(models: Models, operator: OperatorProcess) -> None:
+def test_nothing_is_written_while_nothing_changes(quiet: None, models: Models, operator: OperatorProcess) -> None:
     models.apply("idle", replicas=0)
     models.wait_for("idle", "Ready", "False", "ScaledToZero")
     models.wait_for_event("idle", "Created")
@@ -144,7 +145,17 @@ def test_a_killed_operator_goes_on_where_it_was(models: Models, operator: Operat
     eventually(lambda: models.get("configmap", "first")["data"]["HOME"] == "/tmp", 30, operator.tail)
 
 
-def test_a_restart_writes_nothing(models: Models, operator: OperatorProcess) -> None:
+def test_no_right_is_missing(quiet: None, models: Models, operator: OperatorProcess) -> None:
+    """The chart's ClusterRole allows all that a model's life asks for."""
+    denied = operator.metric(r'strata_operator_api_requests_total\{status="403"')
+    models.apply("allowed", source="hostpath:///nowhere")  # creating, reading a pod's events, posting
+    models.wait_for("allowed", "Degraded", "True", "SourceNotFound")
+    models.apply("allowed")
+    models.wait_for("allowed", "Ready", "True")
+    assert operator.metric(r'strata_operator_api_requests_total\{status="403"') == denied
+
+
+def test_a_restart_writes_nothing(quiet: None, models: Models, operator: OperatorProcess) -> None:
     models.apply("steady", replicas=0)
     models.wait_for("steady", "Ready", "False", "ScaledToZero")
     models.wait_for_event("steady", "Created")
@@ -155,6 +166,18 @@ def test_a_restart_writes_nothing(models: Models, operator: OperatorProcess) -> 
     eventually(lambda: operator.metric("strata_operator_queue_depth") == 0, 30, operator.tail)
     assert operator.writes() == 0
     assert versions(models, "steady") == before
+
+
+def test_an_outage_of_the_api_server_is_sat_out(models: Models, cluster: Cluster, operator: OperatorProcess) -> None:
+    models.apply("patient", replicas=0)
+    models.wait_for("patient", "Ready", "False", "ScaledToZero")
+    cluster.stop("kube-apiserver")
+    cluster.start("kube-apiserver")
+    eventually(lambda: models.answers(), 120, lambda: cluster.logs("kube-apiserver"))
+    models.kubectl("delete", "service", "patient")  # seen by the operator's own watches
+    eventually(lambda: models.get("service", "patient") is not None, 60, operator.tail)
+    models.apply("later", replicas=0)  # seen by kopf's
+    models.wait_for("later", "Ready", "False", "ScaledToZero")
 
 
 def test_scaling(models: Models, operator: OperatorProcess) -> None:
