@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from strata.runner.threads import yield_early
+
 if TYPE_CHECKING:
     from images.build import Images
     from tests.cluster import Cluster
+
+yield_early()  # before any test imports torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
