@@ -5,6 +5,7 @@
     │   ├── OptionError                a flag or field is unknown or out of range
     │   ├── CheckpointError            a model's files are missing, truncated, altered or not a model
     │   │   └── UnsupportedModelError  an architecture or tensor type that Strata does not run
+    │   ├── StorageError                   a place on disk cannot be written, or has no room
     │   ├── HardwareError              the device asked for is not there, or too small
     │   └── RequestError               an API request that cannot be served as it stands (HTTP 400)
     │       └── UnknownModelError      a model name that is not served here (HTTP 404)
@@ -37,6 +38,10 @@ class CheckpointError(UsageError):
 
 class UnsupportedModelError(CheckpointError):
     """The checkpoint is sound, but its architecture or tensor type is not one that Strata runs."""
+
+
+class StorageError(UsageError):
+    """A place on disk cannot be written, or has not the room that is needed. Names the place."""
 
 
 class HardwareError(UsageError):

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from strata import quant
-from strata.errors import CheckpointError, OptionError, StrataError, UnsupportedModelError, UsageError
+from strata.errors import CheckpointError, OptionError, StorageError, StrataError, UnsupportedModelError, UsageError
 from strata.quant import QuantizedTensor
 from strata.store.convert import MIN_SHARD_SIZE, convert
 from strata.store.reader import Store
@@ -210,14 +210,14 @@ def test_an_empty_target_is_taken(tmp_path: Path) -> None:
 
 def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"cannot write .*/file: a file is in the way"):
+    with pytest.raises(StorageError, match=r"cannot write .*/file: a file is in the way"):
         convert(str(write_hf(tmp_path / "m")), tmp_path / "file" / "store", "int4")
 
 
 def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(UsageError, match=r"0\.00 GB free; the store needs 0\.00 GB"):
+    with pytest.raises(StorageError, match=r"0\.00 GB free; the store needs 0\.00 GB"):
         convert(str(write_hf(tmp_path / "m")), tmp_path / "store", "int4")
     assert entries(tmp_path) == ["m"]
 

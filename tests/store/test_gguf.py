@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from strata import quant
 from strata.config import ModelConfig
 from strata.errors import CheckpointError, UnsupportedModelError
+from strata.store.sources.builtin import builtin_path
 from strata.store.sources.gguf import TYPES, GGUFSource
+from strata.store.tensors import check
 from tests.store.checkpoints import config, weights, write_gguf
 
 # One ulp of the type, relative to a weight; what ggml's own rounding to it may be off by.
@@ -169,3 +172,18 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     path = write_gguf(tmp_path / "m.gguf", without=(f"llama.{key}",))
     with pytest.raises(CheckpointError, match=f"'llama.{key}' is None; one positive int is needed"):
         GGUFSource(path)
+
+
+def test_the_built_in_model_is_whole_and_keeps_its_grid() -> None:
+    path = builtin_path("builtin://smollm2-135m")
+    source = GGUFSource(path)
+    model = ModelConfig.from_hf(source.config, origin=str(path))
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.num_kv_heads) == (30, 576, 9, 3)
+    assert (model.rms_norm_eps, model.rope.theta, model.tie_word_embeddings) == (1e-5, 100_000.0, True)
+    assert (model.bos_token_id, model.eos_token_ids) == (1, (2,))
+    shapes = {name: tensor.shape for name, tensor in source.tensors.items()}
+    assert len(check(model, shapes, origin=str(path))) == 272
+    for name in ("self_attn.k_proj", "mlp.down_proj"):
+        weight = source.read(f"model.layers.7.{name}.weight")
+        int4 = quant.get("int4")
+        assert (int4.unpack(int4.pack(weight)) - weight).norm() < 0.005 * weight.norm()  # Q4_1: 16 levels a group

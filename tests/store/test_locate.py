@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.errors import CheckpointError, OptionError, UsageError
+from strata.errors import CheckpointError, OptionError, StorageError
 from strata.store.convert import convert
 from strata.store.locate import default_cache_dir, resolve
 from strata.store.reader import Store
@@ -104,7 +104,7 @@ def test_the_environment_is_read_when_it_is_needed(tmp_path: Path, monkeypatch: 
 
 def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"cannot write .*: Not a directory.*STRATA_CACHE_DIR"):
+    with pytest.raises(StorageError, match=r"cannot write .*: Not a directory.*STRATA_CACHE_DIR"):
         resolve(str(write_hf(tmp_path / "m")), "int4", tmp_path / "file" / "cache")
 
 

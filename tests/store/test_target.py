@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from strata.store.target import CannotWriteError, lock, partial
+from strata.errors import StorageError
+from strata.store.target import lock, partial
 
 
 def entries(directory: Path) -> list[str]:
@@ -42,7 +43,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         with lock(tmp_path / "store"), partial(tmp_path / "store"):
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(CannotWriteError, match=r"cannot write .*/store: No space left on device"):
+    with pytest.raises(StorageError, match=r"cannot write .*/store: No space left on device"):
         make()
     assert entries(tmp_path) == []
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from strata import quant
 from strata.config import ModelConfig
-from strata.errors import CheckpointError, OptionError, UsageError
+from strata.errors import CheckpointError, OptionError, StorageError, UsageError
 from strata.quant.base import Part, Tensor
 from strata.store import manifest as manifests
 from strata.store.manifest import Manifest, Shard, Weight
 from strata.store.shard import ShardWriter, encode_header, header_bound
 from strata.store.sources import Source, open_source, source_path
-from strata.store.target import CannotWriteError, lock, partial
+from strata.store.target import lock, partial
 from strata.store.tensors import TensorSpec, check, stored_format
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -41,7 +41,8 @@ def convert(
     shard_size: bytes of a file at most; a weight that is larger has a file of its own. progress: called with the bytes
     written and those of all shards. reuse: a store that is at ``out_dir`` already, made by another process meanwhile,
     is kept; otherwise a target that exists is refused. Returns ``out_dir``. Raises OptionError for arguments out of
-    range, CheckpointError for a source that is unsound, UsageError for a target that cannot be written.
+    range, CheckpointError for a source that is unsound, UsageError for a target that exists, StorageError for one
+    that cannot be written.
     """
     quant.get(dtype)
     if shard_size < MIN_SHARD_SIZE:
@@ -137,4 +138,4 @@ def _encoded(source: Source, name: str, weight: Weight) -> dict[str, Tensor]:
 def _check_room(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
-        raise CannotWriteError(f"{directory} has {free / 1e9:.2f} GB free; the store needs {needed / 1e9:.2f} GB")
+        raise StorageError(f"{directory} has {free / 1e9:.2f} GB free; the store needs {needed / 1e9:.2f} GB")

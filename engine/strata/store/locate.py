@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from strata import quant
+from strata.errors import StorageError
 from strata.store.convert import convert, is_store
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.sources import source_files, source_path
-from strata.store.target import CannotWriteError
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -33,8 +33,8 @@ def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progre
         return target
     try:
         return convert(source, target, dtype, progress=progress, reuse=True)
-    except CannotWriteError as error:
-        raise CannotWriteError(
+    except StorageError as error:
+        raise StorageError(
             f"{error}. Converted models are kept in {cache}; set STRATA_CACHE_DIR to a directory with room, or give a "
             "store made by `strata convert`"
         ) from error

@@ -14,19 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strata.errors import UsageError
-
-
-class CannotWriteError(UsageError):
-    """The place where a store was to be made cannot be written, or has no room."""
-
+from strata.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def lock(target: Path) -> Iterator[None]:
-    """Hold the lock of ``target``; waits for another holder. Raises UsageError where no file can be made."""
+    """Hold the lock of ``target``; waits for another holder. Raises StorageError where no file can be made."""
     path = target.with_name(f".{target.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,9 +66,9 @@ def partial(target: Path) -> Iterator[Path]:
         raise _cannot_write(target, error) from error
 
 
-def _cannot_write(path: Path, error: OSError) -> CannotWriteError:
+def _cannot_write(path: Path, error: OSError) -> StorageError:
     reason = "a file is in the way" if isinstance(error, FileExistsError) else error.strerror or error
-    return CannotWriteError(f"cannot write {path}: {reason}")
+    return StorageError(f"cannot write {path}: {reason}")
 
 
 def _to_disk(directory: Path) -> None:
