@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -261,6 +262,31 @@ def test_a_server_that_is_stopped_while_it_loads_ends_well(tmp_path: Path) -> No
         log = process.stderr.read()
     assert process.wait() == 0, log
     assert list((tmp_path / "cache").glob("*/config.json")) == []
+
+
+def test_an_engine_that_is_killed_ends_the_server_with_its_reason(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "STRATA_CACHE_DIR": str(tmp_path / "cache"),
+        "STRATA_TERMINATION_LOG": str(tmp_path / "last-words"),
+    }
+    model = str(write_checkpoint(tmp_path / "model"))
+    command = [*COMMAND, "serve", model, "--port", "0", "--device", "cpu", "--dtype", "bf16"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    assert process.stdout is not None
+    with process.stdout:
+        ready = process.stdout.readline()
+        started = re.search(r"engine process (\d+) loads", (tmp_path / "log").read_text())
+        assert ready.startswith("Strata serves model"), (tmp_path / "log").read_text()
+        assert started is not None
+        os.kill(int(started[1]), signal.SIGKILL)
+        process.stdout.read()
+    assert process.wait() == 1
+    last = (tmp_path / "log").read_text().splitlines()[-1]
+    assert last.startswith("strata: error: ")
+    assert "signal 9" in last
+    assert "signal 9" in (tmp_path / "last-words").read_text()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.2  # how often the state is looked at, for the progress bar and for an engine that has died
 _LAST_WORDS_SECONDS = 5  # for sending errors to the clients whose requests outlasted the grace
+_FORCED_SECONDS = 1  # for the engine to end by itself after a second signal
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that they close them first
 
 
@@ -59,12 +60,13 @@ async def run(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
 
-    stopping = asyncio.Event()
+    stopping, forced = asyncio.Event(), asyncio.Event()
     stopped = asyncio.create_task(stopping.wait())
 
     def stop() -> None:
         if stopping.is_set():
             logger.warning("a second signal: ending now")
+            forced.set()
             serving.cancel()
         else:
             logger.info("stopping: requests in flight have %d s to end", grace_seconds)
@@ -89,7 +91,9 @@ async def run(
         for task in (serving, watching, stopped):
             task.cancel()
         await asyncio.gather(serving, watching, stopped, return_exceptions=True)
-        await service.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FORCED_SECONDS if forced.is_set() else None):
+                await service.close()  # kills the engine when it is cut short
         listener.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
