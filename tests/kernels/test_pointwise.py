@@ -25,8 +25,10 @@ def test_rms_norm(dtype: torch.dtype, tolerance: float) -> None:
     x, weight, eps = (torch.randn(7, 96) * 0.01).to(dtype), torch.randn(96).to(dtype), 1e-4
     wide = x.double()
     expected = weight.double() * wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
-    for norm in (rms_norm, kernels_for(torch.device("cpu"), dtype).rms_norm):
-        assert relative(norm(x, weight, eps), expected) < tolerance
+    assert relative(rms_norm(x, weight, eps), expected) < tolerance
+    before = x.clone()
+    assert relative(kernels_for(torch.device("cpu"), dtype).rms_norm(weight, eps, dtype)(x), expected) < tolerance
+    assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)

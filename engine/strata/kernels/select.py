@@ -16,18 +16,24 @@ from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.linear import cpu as linear_cpu
 from strata.kernels.linear import reference as linear_reference
 from strata.kernels.linear.reference import LinearFn
+from strata.kernels.rms_norm import cpu as rms_norm_cpu
 from strata.kernels.rms_norm import reference as rms_norm_reference
+from strata.kernels.rms_norm.reference import NormFn
 from strata.kernels.rope import reference as rope_reference
 from strata.kernels.silu_mul import reference as silu_mul_reference
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Every operation that the models use; each field's contract is that of the reference of the same name."""
+    """Every operation that the models use; each field's contract is that of the reference of the same name.
+
+    linear, embedding and rms_norm are the references' ``prepare``: they put a weight into the order that its kernel
+    wants, once, and return the operation.
+    """
 
     linear: Callable[[str, Mapping[str, Tensor], Tensor | None, torch.dtype], LinearFn]
     embedding: Callable[[str, Mapping[str, Tensor], torch.dtype], EmbeddingFn]
-    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    rms_norm: Callable[[Tensor, float, torch.dtype], NormFn]
     rope_: Callable[[Tensor, Tensor, Tensor], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor], None]
@@ -37,7 +43,7 @@ class Kernels:
 REFERENCE = Kernels(
     linear=linear_reference.prepare,
     embedding=embedding_reference.prepare,
-    rms_norm=rms_norm_reference.rms_norm,
+    rms_norm=rms_norm_reference.prepare,
     rope_=rope_reference.rope_,
     silu_mul=silu_mul_reference.silu_mul,
     write_kv=attention_reference.write_kv,
@@ -49,5 +55,5 @@ def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
     """The fastest versions there are for ``device`` and activations in ``dtype``."""
     kernels = replace(REFERENCE, paged_attention=sdpa.paged_attention)
     if device.type == "cpu" and dtype == torch.bfloat16:
-        return replace(kernels, linear=linear_cpu.prepare)
+        return replace(kernels, linear=linear_cpu.prepare, rms_norm=rms_norm_cpu.prepare)
     return kernels

@@ -19,18 +19,6 @@ class Rotation:
     sin: Tensor
 
 
-class RMSNorm:
-    """weight * x / rms(x)."""
-
-    def __init__(self, weights: Weights, name: str, eps: float) -> None:
-        self.weight = weights.vector(f"{name}.weight")
-        self.eps = eps
-        self._rms_norm = weights.kernels.rms_norm
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._rms_norm(x, self.weight, self.eps)
-
-
 class Attention:
     """Grouped-query attention with rotary positions over a paged KV cache."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from strata.config import ModelConfig
 from strata.kernels.attention.batch import AttentionBatch
 from strata.kernels.rope.reference import rope_table
-from strata.models.layers import Attention, GatedMLP, RMSNorm, Rotation
+from strata.models.layers import Attention, GatedMLP, Rotation
 from strata.models.rope import inverse_frequencies
 from strata.models.weights import Weights
 
@@ -22,10 +22,10 @@ class Llama:
         tied = config.tie_word_embeddings
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [LlamaLayer(config, weights, f"model.layers.{i}") for i in range(config.num_layers)]
-        self.norm = RMSNorm(weights, "model.norm", config.rms_norm_eps)
+        self.norm = weights.rms_norm("model.norm", config.rms_norm_eps)
         self.head = weights.linear("model.embed_tokens" if tied else "lm_head")
-        inv_freq = inverse_frequencies(config.rope, config.head_dim).to(self.norm.weight.device)
-        self.cos, self.sin = rope_table(inv_freq, max_positions, 1.0, weights.dtype)
+        inv_freq = inverse_frequencies(config.rope, config.head_dim)
+        self.cos, self.sin = (t.to(weights.device) for t in rope_table(inv_freq, max_positions, 1.0, weights.dtype))
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
         """token_ids int64 [tokens] of one step, one KV cache a layer -> the last layer's output [tokens, hidden]."""
@@ -44,9 +44,9 @@ class LlamaLayer:
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
-        self.attention_norm = RMSNorm(weights, f"{name}.input_layernorm", config.rms_norm_eps)
+        self.attention_norm = weights.rms_norm(f"{name}.input_layernorm", config.rms_norm_eps)
         self.attention = Attention(weights, f"{name}.self_attn", config)
-        self.mlp_norm = RMSNorm(weights, f"{name}.post_attention_layernorm", config.rms_norm_eps)
+        self.mlp_norm = weights.rms_norm(f"{name}.post_attention_layernorm", config.rms_norm_eps)
         self.mlp = GatedMLP(weights, f"{name}.mlp")
 
     def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: AttentionBatch) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.linear.reference import LinearFn
+from strata.kernels.rms_norm.reference import NormFn
 from strata.kernels.select import Kernels
 from strata.quant import QuantizedTensor
 
@@ -27,12 +28,14 @@ class Weights:
         self._tensors = tensors
         self.kernels = kernels
         self.dtype = dtype
+        first = next(iter(tensors.values()))
+        self.device = (first if isinstance(first, Tensor) else next(iter(first.parts.values()))).device
 
-    def vector(self, name: str) -> Tensor:
-        """A norm's weight, in the activations' dtype."""
-        weight = self._tensors.pop(name)
+    def rms_norm(self, name: str, eps: float) -> NormFn:
+        """The norm with weight ``NAME.weight``."""
+        weight = self._tensors.pop(f"{name}.weight")
         assert isinstance(weight, Tensor), f"{name} is a vector, vectors are never quantised"
-        return weight.to(self.dtype)
+        return self.kernels.rms_norm(weight, eps, self.dtype)
 
     def linear(self, *names: str, keep: bool = False) -> LinearFn:
         """The product with the matrices ``NAME.weight`` stacked along their rows, plus ``NAME.bias`` if there are any.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+NormFn = Callable[[Tensor], Tensor]  # [tokens, hidden] -> [tokens, hidden]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -11,3 +15,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale).to(x.dtype) * weight
+
+
+def prepare(weight: Tensor, eps: float, dtype: torch.dtype) -> NormFn:
+    """The norm with one weight, as a function of the activations (in ``dtype``)."""
+    weight = weight.to(dtype)
+    return lambda x: rms_norm(x, weight, eps)

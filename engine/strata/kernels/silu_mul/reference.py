@@ -8,5 +8,5 @@ from torch.nn import functional
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """gate_up [tokens, 2 * intermediate], gate first -> silu(gate) * up [tokens, intermediate]."""
-    gate, up = gate_up.chunk(2, -1)
+    gate, up = gate_up.view(gate_up.shape[0], 2, -1).unbind(1)
     return functional.silu(gate).mul_(up)
