@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tests.cluster import processes
 from tests.cluster.build import build, clean
-from tests.cluster.cluster import Cluster, tear_down
+from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.instance import DEFAULT_NAME, Instance, state_root
+from tests.cluster.lifecycle import tear_down
 from tests.cluster.parts import PARTS, part
 
 
@@ -103,7 +104,7 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _down(options: argparse.Namespace) -> None:
-    tear_down(Instance.named(options.name), purge=options.purge)
+    tear_down(Instance.named(options.name), purge=options.purge, report=say)
     say(f"cluster {options.name}: down")
 
 

@@ -4,7 +4,7 @@ Its /run, /var/lib and /var/log are its own, so that programs may write to their
 Nothing about it is written down: the kernel removes both namespaces, the link and its route when the last process ends.
 
     this machine                              the cluster's
-    strataN 10.X.255.1 ──────────────────── eth0 10.X.255.2   (API server, registry, DNS, node)
+    strataN 10.X.255.1 ────────────────── uplink 10.X.255.2   (API server, registry, DNS, node)
     route 10.X.0.0/16 via 10.X.255.2          pods 10.X.64.0/20, Services 10.X.0.0/18
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -27,6 +28,7 @@ ROLE = "machine"
 STATE = Path("/run/strata/state")
 CACHE = Path("/run/strata/cache")
 _READY = Path("/run/strata/ready")
+_INSIDE = "uplink"
 
 # Folders are opened before others are mounted over them: state and cache may well lie below /var/lib.
 _SETUP = f"""
@@ -60,7 +62,7 @@ def connect(instance: Instance) -> Network:
     holder = _holder(instance)
     for network in candidates(routes()):
         try:
-            peer = ("peer", "name", "eth0", "netns", str(holder.pid))
+            peer = ("peer", "name", _INSIDE, "netns", str(holder.pid))
             run(["ip", "link", "add", network.interface, "type", "veth", *peer])
         except CommandError as error:
             if "File exists" in str(error):
@@ -74,16 +76,25 @@ def connect(instance: Instance) -> Network:
         )
     run(["ip", "address", "add", f"{network.host}/{network.link.prefixlen}", "dev", network.interface])
     run(["ip", "link", "set", network.interface, "up"])
-    inside = "ip address add $1 dev eth0 && ip link set lo up && ip link set eth0 up && ip route add default via $2"
+    inside = f"""
+ip address add $1 dev {_INSIDE}
+ip link set lo up
+ip link set {_INSIDE} up
+ip route add default via $2
+"""
     enter(instance, ["sh", "-ec", inside, "link", f"{network.node}/{network.link.prefixlen}", str(network.host)])
     run(["ip", "route", "add", str(network.block), "via", str(network.node)])
     return network
 
 
-def disconnect(network: Network) -> None:
-    """Takes the link away now; left alone, it would vanish some instants after the last process."""
-    if Path("/sys/class/net", network.interface).exists():
-        run(["ip", "link", "delete", network.interface])
+def disconnect(instance: Instance) -> None:
+    """Takes the link away now; left alone, it would vanish some instants after the last process.
+
+    From the inside, where no other cluster's link can be meant.
+    """
+    if _is_ready(instance):
+        with suppress(CommandError):  # the last attempt to start did not come so far as to have one
+            enter(instance, ["ip", "link", "delete", _INSIDE])
 
 
 def routes() -> list[IPv4Network]:

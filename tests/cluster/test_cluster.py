@@ -71,7 +71,7 @@ def _output(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:
     """Runs a pod to its end; what it printed."""
     _apply(cluster, namespace, pod)
     name = pod["metadata"]["name"]
-    cluster.wait_for(lambda: _phase(cluster, namespace, name) in ("Succeeded", "Failed"), 60, f"pod {name} to end")
+    cluster.wait_for(lambda: _phase(cluster, namespace, name) in ("Succeeded", "Failed"), 120, f"pod {name} to end")
     output = cluster.kubectl("-n", namespace, "logs", name)
     assert _phase(cluster, namespace, name) == "Succeeded", output
     return output
@@ -81,7 +81,7 @@ def _serve(cluster: Cluster, namespace: str, probe: str, name: str = "server") -
     """A server behind a Service of the same name; its ClusterIP, once it answers."""
     _apply(cluster, namespace, _pod(name, probe, "serve", ":8080"), _service(name))
     address = str(cluster.get_json("-n", namespace, "service", name)["spec"]["clusterIP"])
-    cluster.wait_for(lambda: answers(f"http://{address}/"), 60, f"Service {name} at {address}")
+    cluster.wait_for(lambda: answers(f"http://{address}/"), 120, f"Service {name} at {address}")
     return address
 
 
@@ -90,7 +90,7 @@ def test_up_again_changes_nothing(cluster: Cluster) -> None:
     said: list[str] = []
     again = Cluster.up(cluster.name, report=said.append)
     assert again == cluster
-    assert said[-1] == f"cluster {cluster.name}: already up"
+    assert said[-1] == f"cluster {cluster.name}: already up, registry {cluster.registry}"
     assert {process.pid for process in processes.find(cluster.instance) if process.is_main} == before
 
 
@@ -115,7 +115,7 @@ def test_a_short_service_name_resolves_in_its_namespace(cluster: Cluster, namesp
 
 def test_a_name_outside_the_cluster_fails_at_once(cluster: Cluster, namespace: str, probe: str) -> None:
     _apply(cluster, namespace, _pod("lookup", probe, "resolve", "example.invalid"))
-    cluster.wait_for(lambda: _phase(cluster, namespace, "lookup") == "Failed", 60, "the lookup to fail")
+    cluster.wait_for(lambda: _phase(cluster, namespace, "lookup") == "Failed", 120, "the lookup to fail")
     assert "no such host" in cluster.kubectl("-n", namespace, "logs", "lookup")
 
 
@@ -167,9 +167,9 @@ def test_a_pretend_gpu_is_scheduled_and_taken_back(cluster: Cluster, namespace: 
     cluster.add_pretend_gpu(count=1, product="NVIDIA-GeForce-RTX-4090", vram_mib=24564)
     try:
         _apply(cluster, namespace, _pod("first", probe, "serve", ":8080", nodeSelector=selector, **wanting))
-        cluster.wait_for(lambda: _phase(cluster, namespace, "first") == "Running", 60, "the pod to get its GPU")
+        cluster.wait_for(lambda: _phase(cluster, namespace, "first") == "Running", 120, "the pod to get its GPU")
         _apply(cluster, namespace, _pod("second", probe, "serve", ":8080", nodeSelector=selector, **wanting))
-        cluster.wait_for(lambda: "Insufficient nvidia.com/gpu" in _why_pending(cluster, namespace, "second"), 60, "no")
+        cluster.wait_for(lambda: "Insufficient nvidia.com/gpu" in _why_pending(cluster, namespace, "second"), 120, "no")
     finally:
         cluster.remove_pretend_gpu()
     node = cluster.get_json("node", cluster.node)
@@ -186,14 +186,14 @@ def test_pretend_gpu_nodes_are_ready_labelled_and_run_pods(cluster: Cluster, nam
     names = cluster.add_gpu_nodes(3, product="NVIDIA-GeForce-RTX-3090", vram_mib=24576, count=2)
     try:
         assert len(set(names)) == 3
-        cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", *(f"node/{name}" for name in names))
+        cluster.kubectl("wait", "--for=condition=Ready", "--timeout=120s", *(f"node/{name}" for name in names))
         nodes = cluster.get_json("nodes", "-l", "nvidia.com/gpu.product=NVIDIA-GeForce-RTX-3090")["items"]
         assert sorted(node["metadata"]["name"] for node in nodes) == sorted(names)
         assert {node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes} == {"2"}
         assert {node["metadata"]["labels"]["nvidia.com/gpu.memory"] for node in nodes} == {"24576"}
         wanting = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
         _apply(cluster, namespace, _pod("pretend", probe, "serve", ":8080", **wanting))
-        cluster.wait_for(lambda: _phase(cluster, namespace, "pretend") == "Running", 60, "the pretend pod to run")
+        cluster.wait_for(lambda: _phase(cluster, namespace, "pretend") == "Running", 120, "the pretend pod to run")
         assert cluster.get_json("-n", namespace, "pod", "pretend")["spec"]["nodeName"] in names
         more = cluster.add_gpu_nodes(1)
         assert not set(more) & set(names)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster, ClusterError, cgroups, machine, processes
-from tests.cluster.cluster import tear_down
 from tests.cluster.instance import Instance
+from tests.cluster.lifecycle import tear_down
 
 pytestmark = pytest.mark.cluster
 
@@ -63,7 +63,7 @@ def run_a_pod(cluster: Cluster) -> None:
     container = {"name": "main", "image": image, "args": ["serve", ":8080"]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "here"}, "spec": {"containers": [container]}}
     cluster.kubectl("apply", "-f", "-", input=json.dumps(pod))
-    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/here")
+    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "pod/here")
 
 
 def test_two_clusters_stand_beside_each_other_and_one_leaves_no_trace(cluster: Cluster, instance: Instance) -> None:
@@ -90,6 +90,7 @@ def after(role: str) -> Callable[[Instance], bool]:
         pytest.param(lambda instance: instance.state.exists(), signal.SIGKILL, id="killed when it had only a folder"),
         pytest.param(after("machine"), signal.SIGKILL, id="killed when it had namespaces"),
         pytest.param(after("etcd"), signal.SIGKILL, id="killed when it had a database"),
+        pytest.param(after("coredns"), signal.SIGKILL, id="killed when all ran but nothing was ready"),
         pytest.param(after("kubelet"), signal.SIGINT, id="Ctrl-C when it had a kubelet"),
     ],
 )
@@ -126,7 +127,7 @@ def test_a_cluster_of_another_version_is_replaced(instance: Instance) -> None:
 
 def test_two_who_start_the_same_cluster_get_one(instance: Instance) -> None:
     both = [command_line(instance, "up"), command_line(instance, "up")]
-    said = [process.communicate(timeout=120)[0] for process in both]
+    said = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert sorted("already up" in text for text in said) == [False, True]
     main = [process.role for process in processes.find(instance) if process.is_main]

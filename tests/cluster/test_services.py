@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import addons, controlplane, node
-from tests.cluster.cluster import Cluster
 from tests.cluster.instance import Instance, Network
+from tests.cluster.lifecycle import fingerprint, services
 from tests.cluster.node import CNI_PLUGINS
 from tests.cluster.service import Site, flags
 
 SITE = Site(Instance("demo", Path("/state/demo")), Network(3))
-CLUSTER = Cluster(SITE.instance, SITE.network)
+SERVICES = services(SITE)
 
 
 def test_flags_are_written_as_go_programs_read_them() -> None:
@@ -23,12 +23,12 @@ def test_flags_are_written_as_go_programs_read_them() -> None:
 
 
 def test_every_process_has_a_name_of_its_own() -> None:
-    roles = [service.role for service in CLUSTER.services]
+    roles = [service.role for service in SERVICES]
     assert len(roles) == len(set(roles))
 
 
 def test_no_file_belongs_to_two_processes() -> None:
-    files = [name for service in CLUSTER.services for name in service.files]
+    files = [name for service in SERVICES for name in service.files]
     assert len(files) == len(set(files))
 
 
@@ -57,7 +57,7 @@ def test_the_kubelet_keeps_its_pods_in_the_cluster_s_control_group() -> None:
 
 
 def test_kubeconfigs_point_to_the_api_server() -> None:
-    for service in CLUSTER.services:
+    for service in SERVICES:
         for name, text in service.files.items():
             if name.endswith(".kubeconfig"):
                 assert json.loads(text)["clusters"][0]["cluster"]["server"] == "https://10.99.255.2:6443"
@@ -77,5 +77,5 @@ def test_each_cluster_has_its_own_images() -> None:
 
 @pytest.mark.parametrize("other", [Network(4), Network(31)], ids=str)
 def test_another_network_is_another_fingerprint(other: Network) -> None:
-    assert Cluster(SITE.instance, other).fingerprint != CLUSTER.fingerprint
-    assert Cluster(SITE.instance, SITE.network).fingerprint == CLUSTER.fingerprint
+    assert fingerprint(Site(SITE.instance, other)) != fingerprint(SITE)
+    assert fingerprint(Site(SITE.instance, Network(3))) == fingerprint(SITE)
