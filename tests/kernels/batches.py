@@ -23,7 +23,9 @@ class Case:
     batch: AttentionBatch
 
 
-def make_case(spans: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> Case:
+def make_case(
+    spans: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"
+) -> Case:
     """One sequence a span (start, new tokens), with blocks in random order from one pool."""
     generator = torch.Generator().manual_seed(len(spans) * 1000 + heads)
     num_blocks = sum(-(-(start + new) // BLOCK_SIZE) for start, new in spans) + 3
@@ -32,8 +34,8 @@ def make_case(spans: list[tuple[int, int]], heads: int, kv_heads: int, head_dim:
     for i, (start, new) in enumerate(spans):
         blocks = tuple(free.pop() for _ in range(-(-(start + new) // BLOCK_SIZE)))
         sequences.append(ScheduledSequence(str(i), (0,) * new, start, blocks, samples=True))
-    inputs = build_inputs(Batch(tuple(sequences)), BLOCK_SIZE, torch.device("cpu"), dtype)
+    inputs = build_inputs(Batch(tuple(sequences)), BLOCK_SIZE, torch.device(device), dtype)
     tokens = sum(new for _, new in spans)
     query = torch.randn(tokens, heads, head_dim, generator=generator).to(dtype)
     cache = torch.randn(num_blocks, BLOCK_SIZE, 2, kv_heads, head_dim, generator=generator).to(dtype)
-    return Case(query, cache, inputs.attention)
+    return Case(query.to(device), cache.to(device), inputs.attention)

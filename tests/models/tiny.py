@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.plan.memory import plan_memory
+from strata.quant import QuantizedTensor
 from strata.runner.device import Device
 from strata.runner.runner import Runner
 from strata.scheduler.batch import Batch, ScheduledSequence
@@ -49,16 +51,29 @@ def model_config(model: Any) -> ModelConfig:
     return ModelConfig.from_hf({**model.config.to_dict(), "architectures": ["LlamaForCausalLM"]}, origin="config.json")
 
 
-def runner_of(config: ModelConfig, tensors: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> Runner:
-    """A CPU runner over tensors in memory."""
-    cpu = torch.device("cpu")
-    engine_config = EngineConfig(model="tiny")
+def runner_of(
+    config: ModelConfig, tensors: dict[str, Any], *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Runner:
+    """A runner over tensors in memory."""
+    where = torch.device(device)
     plan = plan_memory(
-        config, engine_config, device="cpu", capacity_bytes=1 << 28, weight_bytes=0, element_bytes=dtype.itemsize
+        config,
+        EngineConfig(model="tiny"),
+        device=device,
+        capacity_bytes=1 << 28,
+        weight_bytes=0,
+        element_bytes=dtype.itemsize,
     )
-    model = registry.build(config, tensors, kernels_for(cpu, dtype), dtype, plan.max_model_len)
-    pool = KVPool(config.num_layers, plan.num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype, cpu)
-    return Runner(model, config.vocab_size, Device(cpu, "cpu"), plan, pool)
+    moved = {name: _move(weight, where) for name, weight in tensors.items()}
+    model = registry.build(config, moved, kernels_for(where, dtype), dtype, plan.max_model_len)
+    pool = KVPool(config.num_layers, plan.num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype, where)
+    return Runner(model, config.vocab_size, Device(where, device), plan, pool)
+
+
+def _move(weight: Any, device: torch.device) -> Any:
+    if isinstance(weight, QuantizedTensor):
+        return replace(weight, parts={name: part.to(device) for name, part in weight.parts.items()})
+    return weight.to(device)
 
 
 def checkpoint(model: Any) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""The same checks on a card, where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from strata import quant
+from strata.config import DeviceConfig, EngineConfig, SchedulerConfig
+from strata.errors import HardwareError
+from strata.kernels.attention import reference, sdpa
+from strata.request import SamplingParams
+from strata.runner.runner import Runner
+from strata.sampling.sampler import Sampler
+from strata.scheduler.batch import Batch
+from strata.store.locate import resolve
+from strata.store.reader import Store
+from tests.engine.tiny_llama import write_checkpoint
+from tests.kernels.batches import make_case
+from tests.models import tiny
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+TOKEN_IDS = [(7 * i + i * i) % 160 for i in range(120)]
+
+
+@pytest.mark.parametrize("chunk", [120, 50, 7, 1])
+def test_logits(chunk: int) -> None:
+    model = tiny.hf_llama(attention_bias=True)
+    runner = tiny.runner_of(tiny.model_config(model), tiny.checkpoint(model), device="cuda")
+    found = tiny.run_chunks(runner, TOKEN_IDS, chunk, list(reversed(range(32))))
+    assert tiny.relative(found.cpu(), tiny.reference_logits(model, TOKEN_IDS)) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+def test_bf16_activations_over_packed_weights(kind: str) -> None:
+    model = tiny.hf_llama()
+    packed = {
+        name: quant.get(kind).pack(tensor) if name.endswith("_proj.weight") else tensor
+        for name, tensor in tiny.checkpoint(model).items()
+    }
+    config = tiny.model_config(model)
+    expected = tiny.run_chunks(tiny.runner_of(config, packed), TOKEN_IDS, 120, list(range(8)))
+    found = tiny.run_chunks(
+        tiny.runner_of(config, packed, dtype=torch.bfloat16, device="cuda"), TOKEN_IDS, 50, list(range(8))
+    )
+    assert tiny.relative(found.cpu(), expected) < 0.06
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 37)],
+        [(37, 20)],
+        [(31, 1), (30, 1), (45, 1)],
+        [(40, 1), (9, 1), (0, 33), (16, 24), (5, 1)],
+    ],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_attention(spans: list[tuple[int, int]], dtype: torch.dtype, tolerance: float) -> None:
+    case = make_case(spans, 6, 2, head_dim=64, dtype=dtype, device="cuda")
+    expected = reference.paged_attention(case.query, case.cache, case.batch)
+    assert tiny.relative(sdpa.paged_attention(case.query, case.cache, case.batch), expected) < tolerance
+
+
+def test_a_store_on_the_card(tmp_path: Path) -> None:
+    store = Store.open(resolve(str(write_checkpoint(tmp_path / "tiny")), "int4", tmp_path / "cache"))
+
+    def load(device: DeviceConfig) -> Runner:
+        return Runner.load(store, EngineConfig(model="tiny", device=device, scheduler=SchedulerConfig(max_num_seqs=2)))
+
+    runner = load(DeviceConfig(device="auto"))
+    assert runner.device_name == f"cuda ({torch.cuda.get_device_name(0)})"
+    assert runner.num_blocks == 2 * 128 // 16
+    batch = Batch((tiny.sequence(list(range(2, 40)), 0, 38, [3, 4, 5]),))
+    expected = load(DeviceConfig(device="cpu")).run(batch)
+    assert tiny.relative(runner.run(batch).cpu(), expected) < 0.05
+    with pytest.raises(HardwareError, match="cuda has not the memory for one sequence of max_model_len 128"):
+        load(DeviceConfig(device="cuda", gpu_memory_utilization=1e-5))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_k": 9}, {"top_p": 0.8, "repetition_penalty": 1.2}, {"temperature": 0.0}]
+)
+def test_the_sampler_draws_as_on_a_cpu(settings: dict[str, float]) -> None:
+    drawn = []
+    for device in ("cpu", "cuda"):
+        sampler = Sampler(1000, torch.device(device))
+        params = SamplingParams(max_tokens=9, seed=5, **settings)  # type: ignore[arg-type]
+        sampler.add("a", params, (1, 2))
+        logits = torch.randn(60, 1, 1000, generator=torch.Generator().manual_seed(4)).to(device) * 2
+        drawn.append([sampler.sample(row, ["a"])[0] for row in logits])
+    assert drawn[0] == drawn[1]
