@@ -81,4 +81,4 @@ clients:
 
 .PHONY: parts
 parts: packages
-	@$(CLUSTER) build
+	@$(CLUSTER) build && $(CLUSTER) build kwok
