@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments[:own])
     options.arguments = arguments[own:]
     command: Callable[[argparse.Namespace], None] = options.run
+    # Asked to end, it takes the compiler with it, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         command(options)
     except ClusterError as error:

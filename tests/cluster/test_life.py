@@ -92,6 +92,7 @@ def after(role: str) -> Callable[[Instance], bool]:
         pytest.param(after("etcd"), signal.SIGKILL, id="killed when it had a database"),
         pytest.param(after("coredns"), signal.SIGKILL, id="killed when all ran but nothing was ready"),
         pytest.param(after("kubelet"), signal.SIGINT, id="Ctrl-C when it had a kubelet"),
+        pytest.param(after("containerd"), signal.SIGTERM, id="asked to end when it had containerd"),
     ],
 )
 def test_an_interrupted_up_goes_on_when_run_again(
@@ -102,7 +103,7 @@ def test_an_interrupted_up_goes_on_when_run_again(
     while not reached(instance):
         assert first.poll() is None, first.communicate()[0]
     os.killpg(first.pid, number)
-    assert first.wait(20) == (130 if number == signal.SIGINT else -number)
+    assert first.wait(20) == (-number if number == signal.SIGKILL else 130)
     if first.stdout is not None:
         first.stdout.close()
     run_a_pod(Cluster.up(instance.name))
