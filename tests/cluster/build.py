@@ -14,6 +14,8 @@ from tests.cluster.errors import BuildError, PrerequisiteError, last_lines
 from tests.cluster.parts import PARTS, Part, cache_root
 from tests.cluster.shell import locked, run
 
+# Where Go's own installer puts it; sudo forgets that the caller has it on the PATH.
+_GO_BIN = "/usr/local/go/bin"
 Report = Callable[[str], None]
 
 
@@ -129,4 +131,5 @@ def _environment() -> dict[str, str]:
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
         "GOOS": "linux",
+        "PATH": f"{os.environ.get('PATH', os.defpath)}:{_GO_BIN}",
     }

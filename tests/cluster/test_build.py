@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import build as build_module
 from tests.cluster import parts
 from tests.cluster.build import build, check_go, clean, parse_go_version
 from tests.cluster.errors import BuildError, PrerequisiteError
@@ -89,6 +90,7 @@ def test_an_interrupted_build_goes_on_when_run_again(go: FakeGo, thing: Part, nu
     go.behave('echo half > "${2}program"; touch "$FAKE_GO/started"; exec sleep 60')
     script = f"""
 from pathlib import Path
+from tests.cluster import build as build_module
 from tests.cluster import parts
 from tests.cluster.build import build
 parts.MODULES = Path({str(parts.MODULES)!r})
@@ -118,6 +120,7 @@ def test_two_builders_do_not_build_the_same_part_twice(go: FakeGo, thing: Part) 
     go.behave('until [ -e "$FAKE_GO/go-on" ]; do sleep 0.01; done')
     script = f"""
 from pathlib import Path
+from tests.cluster import build as build_module
 from tests.cluster import parts
 from tests.cluster.build import build
 parts.MODULES = Path({str(parts.MODULES)!r})
@@ -150,6 +153,7 @@ def test_an_old_go_is_refused_before_anything_is_built(
 
 def test_a_missing_go_is_named(thing: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build_module, "_GO_BIN", str(tmp_path))
     with pytest.raises(PrerequisiteError, match=r"Go is not on the PATH; install Go 1\.26\.0 or newer"):
         check_go([thing])
 
