@@ -78,7 +78,7 @@ def test_a_store_on_the_card(tmp_path: Path) -> None:
     expected = load(DeviceConfig(device="cpu")).run(batch)
     assert tiny.relative(runner.run(batch).cpu(), expected) < 0.05
     with pytest.raises(HardwareError, match="cuda has not the memory for one sequence of max_model_len 128"):
-        load(DeviceConfig(device="cuda", gpu_memory_utilization=1e-5))
+        load(DeviceConfig(device="cuda", gpu_memory_utilization=1e-9))
 
 
 @pytest.mark.parametrize(
