@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.errors import StorageError
+from strata.errors import CheckpointError, StorageError
 from strata.store.target import lock, partial
 
 
@@ -46,6 +46,14 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*/store: No space left on device"):
         make()
     assert entries(tmp_path) == []
+
+
+def test_a_source_that_cannot_be_read_is_named_and_not_the_target(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with pytest.raises(CheckpointError, match=f"cannot read {source}: Is a directory"), partial(tmp_path / "store"):
+        source.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_two_never_hold_the_lock_together(tmp_path: Path) -> None:

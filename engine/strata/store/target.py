@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strata.errors import StorageError
+from strata.errors import CheckpointError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,9 @@ def partial(target: Path) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
             raise
     except OSError as error:
+        if error.filename is not None and not Path(error.filename).is_relative_to(path):
+            # The block reads the source while it writes the target.
+            raise CheckpointError(f"cannot read {error.filename}: {error.strerror}") from error
         raise _cannot_write(target, error) from error
 
 
