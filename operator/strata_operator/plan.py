@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from strata_operator.api.child import Child
+from strata_operator.api.conditions import Trouble
 from strata_operator.api.model import KIND, StrataModel
-from strata_operator.api.observed import HASH_ANNOTATION, Child, Observed, Trouble
+from strata_operator.api.names import HASH_ANNOTATION
+from strata_operator.api.observed import Observed
 
 Manifest = Mapping[str, Any]
 

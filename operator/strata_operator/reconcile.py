@@ -8,9 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strata_operator import status as statuses
+from strata_operator.api.child import Child
+from strata_operator.api.conditions import Trouble, shorten
 from strata_operator.api.errors import ForeignObjectError, InvalidSpecError, LeavingError, RefusedError
 from strata_operator.api.model import StrataModel
-from strata_operator.api.observed import Child, Observed, Pod, Trouble, shorten, warned
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod, warned
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client

@@ -9,20 +9,14 @@ from typing import Any, Literal
 
 from strata_operator import placement
 from strata_operator.api import conditions
-from strata_operator.api.conditions import ACCEPTED, DEGRADED, PROGRESSING, READY, Condition
+from strata_operator.api.child import Child, Rollout
+from strata_operator.api.conditions import ACCEPTED, DEGRADED, PROGRESSING, READY, Condition, Trouble
 from strata_operator.api.model import StrataModel
-from strata_operator.api.observed import (
-    HASH_ANNOTATION,
-    MODEL_LABEL,
-    REVISION_ANNOTATION,
-    Child,
-    Observed,
-    Pod,
-    Rollout,
-    Trouble,
-)
+from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, REVISION_ANNOTATION, child_name
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod
 from strata_operator.plan import Action, Manifest, Plan
-from strata_operator.render import child_name, url
+from strata_operator.render import url
 
 Status = Mapping[str, Any]
 _NEVER_MADE = ("InvalidSpec", "NameConflict", "ApplyRefused")  # reasons for which a child may not have been made yet
@@ -40,6 +34,7 @@ class Event:
 
 def refused(message: str, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
     """The status of a model whose spec cannot be served. What runs already is left as it is, and still counted."""
+    message = conditions.shorten(message)
     verdicts = [
         Condition(ACCEPTED, False, "InvalidSpec", message),
         Condition(PROGRESSING, False, "InvalidSpec", "nothing is done before the spec is accepted"),

@@ -5,17 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from strata_operator.api.child import Child, Rollout
+from strata_operator.api.conditions import Trouble
 from strata_operator.api.model import StrataModel
-from strata_operator.api.observed import (
-    FIELD_MANAGER,
-    HASH_ANNOTATION,
-    MODEL_LABEL,
-    REVISION_ANNOTATION,
-    Child,
-    Pod,
-    Rollout,
-    Trouble,
-)
+from strata_operator.api.names import FIELD_MANAGER, HASH_ANNOTATION, MODEL_LABEL, REVISION_ANNOTATION
+from strata_operator.api.pod import Pod
 
 CPU = {"accelerator": "cpu", "cpu": 2, "memory": "3Gi"}
 NVIDIA = {"accelerator": "nvidia", "cpu": 4, "memory": "24Gi"}

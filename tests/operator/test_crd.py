@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
+from hypothesis import strategies as st
 
 from strata_operator.api import model as api
+from strata_operator.api.conditions import reason
 from strata_operator.api.model import StrataModel
 from strata_operator.placement import PRODUCTS
 from tests.operator.live.harness import ROOT
@@ -150,6 +154,18 @@ def test_the_status_written_is_in_the_schema() -> None:
     assert sorted(written) == sorted(known)
     for condition in written["conditions"]:
         assert sorted(condition) == sorted(known["conditions"]["items"]["properties"])
+
+
+@hypothesis.given(st.text())
+@hypothesis.example("Multi-Attach")
+@hypothesis.example("1st/try")
+@hypothesis.example("x" * 2000)
+def test_every_word_of_somebody_else_becomes_a_reason_that_the_schema_allows(word: str) -> None:
+    """One that it does not allow would keep the whole status from being written."""
+    schema = SCHEMA["status"]["properties"]["conditions"]["items"]["properties"]["reason"]
+    made = reason(word, otherwise="PodFailed")
+    assert re.search(schema["pattern"], made)
+    assert schema["minLength"] <= len(made) <= schema["maxLength"]
 
 
 def test_names_and_subresources() -> None:

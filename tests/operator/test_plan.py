@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from strata_operator.api.observed import Child, Observed
+from strata_operator.api.child import Child
+from strata_operator.api.observed import Observed
 from strata_operator.plan import lost_fields, plan
 from strata_operator.render import children
 from tests.operator.samples import child, fields_of, model

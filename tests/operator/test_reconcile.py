@@ -7,7 +7,7 @@ import pytest
 
 from strata_operator.api.conditions import find
 from strata_operator.api.errors import LeavingError, RefusedError, UnavailableError
-from strata_operator.api.observed import REVISION_ANNOTATION
+from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
 from strata_operator.reconcile import BLOCKED_SECONDS, CREATING_SECONDS, Reconciler

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from strata_operator.api.conditions import find
-from strata_operator.api.observed import REVISION_ANNOTATION, Observed, Pod, Rollout, Trouble
+from strata_operator.api.child import Rollout
+from strata_operator.api.conditions import Trouble, find
+from strata_operator.api.names import REVISION_ANNOTATION
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod
 from strata_operator.plan import Action, Plan
 from strata_operator.render import children
 from strata_operator.status import Event, events, refused, status

@@ -1,7 +1,8 @@
-"""The rules of status conditions: what moves ``lastTransitionTime``, and what may be read from an older status."""
+"""The rules of conditions: what moves ``lastTransitionTime``, which words the CRD allows, how an older one is read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,9 @@ PROGRESSING = "Progressing"
 READY = "Ready"
 DEGRADED = "Degraded"
 
+_REASON_LIMIT = 128  # characters; the CRD allows more, an event does not
+_MESSAGE_LIMIT = 1000  # characters of an engine's, the kubelet's or the API server's words that a condition quotes
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -19,6 +23,14 @@ class Condition:
 
     type: str
     status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why something does not go on: a CamelCase reason and words for people."""
+
     reason: str
     message: str
 
@@ -54,3 +66,23 @@ def merge(
 def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """The condition of that type in a status, empty where there is none."""
     return next((c for c in status.get("conditions") or [] if c.get("type") == kind), {})
+
+
+def having(conditions: Iterable[Mapping[str, Any]] | None, kind: str, status: str) -> list[Mapping[str, Any]]:
+    """Those of that type and status; works for pods and Deployments as well."""
+    return [one for one in conditions or () if (one.get("type"), one.get("status")) == (kind, status)]
+
+
+def reason(text: str, *, otherwise: str) -> str:
+    """Somebody else's word as a CamelCase reason; ``otherwise`` where nothing is left of it.
+
+    The API server refuses a whole status for one reason that its schema does not allow.
+    """
+    parts = re.findall(r"[A-Za-z0-9]+", text)
+    made = "".join(part[0].upper() + part[1:] for part in parts).lstrip("0123456789")
+    return made[:_REASON_LIMIT] or otherwise
+
+
+def shorten(text: str) -> str:
+    """The end of the text where it is long: the last lines of a log say why."""
+    return text if len(text) <= _MESSAGE_LIMIT else "…" + text[1 - _MESSAGE_LIMIT :]

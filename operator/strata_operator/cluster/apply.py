@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from strata_operator.api.child import Child
 from strata_operator.api.errors import ForeignObjectError, MissingError, UnavailableError
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
-from strata_operator.api.observed import FIELD_MANAGER, Child
+from strata_operator.api.names import FIELD_MANAGER
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, foreign
 

@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from strata_operator.api.observed import Child, Observed, Pod
-from strata_operator.render import child_name
+from strata_operator.api.child import Child
+from strata_operator.api.names import child_name
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod
 
 Key = tuple[str, str]  # namespace and name of a StrataModel
 Object = Mapping[str, Any]

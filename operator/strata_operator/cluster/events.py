@@ -11,7 +11,8 @@ from typing import Any
 from strata_operator.api.conditions import timestamp
 from strata_operator.api.errors import ApiError
 from strata_operator.api.model import API_VERSION, KIND
-from strata_operator.api.observed import FIELD_MANAGER, Pod
+from strata_operator.api.names import FIELD_MANAGER
+from strata_operator.api.pod import Pod
 from strata_operator.cluster.client import Client
 from strata_operator.status import Event
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from strata_operator.api.errors import ApiError, UnavailableError
-from strata_operator.api.observed import MODEL_LABEL
+from strata_operator.api.names import MODEL_LABEL
 from strata_operator.cluster.client import Client
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,9 @@ from strata_operator.api.model import StrataModel
 from strata_operator.render.account import account
 from strata_operator.render.config import config
 from strata_operator.render.deployment import deployment
-from strata_operator.render.meta import child_name
 from strata_operator.render.service import service, url
 
-__all__ = ["child_name", "children", "url"]
+__all__ = ["children", "url"]
 
 
 def children(model: StrataModel, *, engine_image: str) -> dict[str, dict[str, Any]]:

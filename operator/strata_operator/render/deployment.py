@@ -8,9 +8,9 @@ from typing import Any
 
 from strata_operator import placement
 from strata_operator.api.model import Source, StrataModel
-from strata_operator.api.observed import ENGINE, REVISION_ANNOTATION
+from strata_operator.api.names import ENGINE, REVISION_ANNOTATION, child_name
 from strata_operator.render.config import CACHE_MOUNT
-from strata_operator.render.meta import child_name, digest, labels, manifest, selector
+from strata_operator.render.meta import digest, labels, manifest, selector
 
 PORT = 8000
 MODEL_MOUNT = "/model"
@@ -55,7 +55,7 @@ def arguments(model: StrataModel) -> list[str]:
         "--device": "cuda" if model.hardware.accelerator == "nvidia" else "cpu",
         "--host": "0.0.0.0",
         "--port": PORT,
-        "--threads": model.hardware.cpu,  # the engine would count the node's CPUs, not this pod's
+        "--threads": model.hardware.cpu,  # a kubelet that sets no quota would let the engine count the node's
         "--served-model-name": model.served_name,
         "--max-model-len": engine.max_model_len,
         "--max-num-seqs": engine.max_num_seqs,

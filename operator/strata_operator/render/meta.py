@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
-from strata_operator.api.observed import HASH_ANNOTATION, MODEL_LABEL
-
-_NAME_LIMIT = 52  # of 63: a Deployment's pods get a suffix of up to 11 characters
-
-
-def child_name(model_name: str) -> str:
-    """The name of a model's children: its own where a Service may bear it, else a readable one with a digest.
-
-    Only a digest of the whole name keeps ``a.b`` and ``a-b``, or two long names with one beginning, apart.
-    """
-    if len(model_name) <= _NAME_LIMIT and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", model_name):
-        return model_name
-    readable = re.sub(r"[^a-z0-9]+", "-", model_name)
-    readable = readable if readable[0].isalpha() else f"m-{readable}"
-    return f"{readable[: _NAME_LIMIT - 9].rstrip('-')}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}"
+from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, child_name
 
 
 def selector(model: StrataModel) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from strata_operator.api.model import StrataModel
-from strata_operator.render.meta import child_name, manifest, selector
+from strata_operator.api.names import child_name
+from strata_operator.render.meta import manifest, selector
 
 
 def service(model: StrataModel) -> dict[str, Any]:

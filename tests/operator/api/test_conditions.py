@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from strata_operator.api.conditions import Condition, find, merge, timestamp
+from strata_operator.api.conditions import Condition, find, having, merge, reason, shorten, timestamp
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = THEN + timedelta(hours=1)
@@ -37,3 +37,19 @@ def test_find() -> None:
     assert find(status, "Ready")["reason"] == "R"
     assert find(status, "Degraded") == {}
     assert find({}, "Ready") == {}
+
+
+def test_long_texts_keep_their_end() -> None:
+    text = shorten("x" * 5000 + "the reason")
+    assert len(text) == 1000
+    assert text.endswith("the reason")
+
+
+def test_having() -> None:
+    conditions = [{"type": "A", "status": "True"}, {"type": "A", "status": "False"}, {"type": "B", "status": "True"}]
+    assert having(conditions, "A", "True") == conditions[:1]
+    assert having(None, "A", "True") == []
+
+
+def test_a_reason_that_is_one_already_stays() -> None:
+    assert reason("FailedMount", otherwise="PodFailed") == "FailedMount"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_operator.api.errors import ApiError, MissingError, UnavailableError
-from strata_operator.api.observed import FIELD_MANAGER
+from strata_operator.api.names import FIELD_MANAGER
 from tests.operator.samples import fields_of
 
 

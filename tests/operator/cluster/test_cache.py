@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from strata_operator.api.names import child_name
 from strata_operator.cluster.cache import Cache, Key
-from strata_operator.render import child_name, children
+from strata_operator.render import children
 from tests.operator.samples import child, live, model, model_object, pod_object
 
 

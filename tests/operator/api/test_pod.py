@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from strata_operator.api.observed import Child, Pod, Trouble, shorten, warned
+from strata_operator.api.conditions import Trouble
+from strata_operator.api.pod import Pod, warned
 from tests.operator.samples import container, pod_object
 
 TERMINATED = {"terminated": {"exitCode": 2, "reason": "Error", "message": "no such model\n"}}
@@ -100,20 +101,15 @@ def test_only_the_newest_event_counts() -> None:
     assert warned([]) is None
 
 
+@pytest.mark.parametrize(
+    ("foreign", "ours"),
+    [("Multi-Attach", "MultiAttach"), ("volume is busy", "VolumeIsBusy"), ("!", "PodFailed"), (None, "PodFailed")],
+)
+def test_a_reason_of_somebody_else_is_made_one_that_a_condition_may_bear(foreign: str | None, ours: str) -> None:
+    event = {"type": "Warning", "reason": foreign, "message": "why", "eventTime": "2026"}
+    assert warned([event]) == Trouble(ours, "why")
+
+
 def test_other_warnings_keep_their_reason() -> None:
     event = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": "no address left", "eventTime": "2026"}
     assert warned([event]) == Trouble("FailedCreatePodSandBox", "no address left")
-
-
-def test_long_texts_keep_their_end() -> None:
-    text = shorten("x" * 5000 + "the reason")
-    assert len(text) == 1000
-    assert text.endswith("the reason")
-
-
-def test_a_child_without_controller_is_nobody_s() -> None:
-    obj = {"metadata": {"name": "m", "namespace": "ns", "uid": "u", "resourceVersion": "3"}}
-    read = Child.of("Service", obj)
-    assert read.owner_uid is None
-    assert read.hash is None
-    assert read.owned_fields == "{}"

@@ -1,0 +1,80 @@
+"""What the operator keeps of a model's children, slim and frozen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strata_operator.api.conditions import having, shorten
+from strata_operator.api.names import FIELD_MANAGER, HASH_ANNOTATION
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A Deployment's status: how far the pods are."""
+
+    generation: int
+    observed_generation: int
+    replicas: int  # pods of all revisions
+    updated: int  # pods of the newest revision
+    ready: int  # ready pods of all revisions
+    failure: str | None  # why the API server refused to create pods
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child as its watch shows it."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: int
+    owner_uid: str | None
+    owner: str | None  # "Kind/name" of the controller
+    hash: str | None
+    owned_fields: str  # our managedFields entry as JSON: a field that somebody else changed is missing from it
+    deleting: bool
+    rollout: Rollout | None = None
+
+    @classmethod
+    def of(cls, kind: str, obj: Mapping[str, Any]) -> Child:
+        """Read a whole object or its PartialObjectMetadata."""
+        metadata = obj["metadata"]
+        owner = next((ref for ref in metadata.get("ownerReferences") or [] if ref.get("controller")), None)
+        ours = next(
+            (
+                entry.get("fieldsV1") or {}
+                for entry in metadata.get("managedFields") or []
+                if (entry.get("manager"), entry.get("operation")) == (FIELD_MANAGER, "Apply")
+            ),
+            {},
+        )
+        return cls(
+            kind=kind,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=int(metadata["resourceVersion"]),
+            owner_uid=owner["uid"] if owner else None,
+            owner=f"{owner['kind']}/{owner['name']}" if owner else None,
+            hash=(metadata.get("annotations") or {}).get(HASH_ANNOTATION),
+            owned_fields=json.dumps(ours, separators=(",", ":")),
+            deleting="deletionTimestamp" in metadata,
+            rollout=_rollout(obj) if kind == "Deployment" else None,
+        )
+
+
+def _rollout(obj: Mapping[str, Any]) -> Rollout:
+    status = obj.get("status") or {}
+    failures = [one.get("message", "") for one in having(status.get("conditions"), "ReplicaFailure", "True")]
+    return Rollout(
+        generation=obj["metadata"].get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        replicas=status.get("replicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        ready=status.get("readyReplicas", 0),
+        failure=shorten(failures[0]) if failures else None,
+    )

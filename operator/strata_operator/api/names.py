@@ -1,0 +1,26 @@
+"""The names that a model's children, its pods and their watches have to agree upon."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+FIELD_MANAGER = "strata-operator"
+MODEL_LABEL = "strata.ai/model"  # on every child and pod; its value is the children's name
+HASH_ANNOTATION = "strata.ai/hash"  # on every child: of all that was applied
+REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template
+ENGINE = "engine"  # the container's name
+
+_NAME_LIMIT = 52  # of 63: a Deployment's pods get a suffix of up to 11 characters
+
+
+def child_name(model_name: str) -> str:
+    """The name of a model's children: its own where a Service may bear it, else a readable one with a digest.
+
+    Only a digest of the whole name keeps ``a.b`` and ``a-b``, or two long names with one beginning, apart.
+    """
+    if len(model_name) <= _NAME_LIMIT and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", model_name):
+        return model_name
+    readable = re.sub(r"[^a-z0-9]+", "-", model_name)
+    readable = readable if readable[0].isalpha() else f"m-{readable}"
+    return f"{readable[: _NAME_LIMIT - 9].rstrip('-')}-{hashlib.sha256(model_name.encode()).hexdigest()[:8]}"

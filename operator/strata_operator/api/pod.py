@@ -1,0 +1,126 @@
+"""What the operator keeps of a model's pods, slim and frozen, and the troubles that they tell of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strata_operator.api.conditions import Trouble, having, reason, shorten
+from strata_operator.api.names import ENGINE, MODEL_LABEL, REVISION_ANNOTATION
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A model's pod as its watch shows it."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: int
+    model: str  # value of MODEL_LABEL
+    revision: str | None
+    node: str | None
+    since: str  # when it got its node, RFC 3339; "" before that
+    ready: bool
+    running: bool  # the engine's container runs
+    deleting: bool
+    failed: bool  # for good: the node refused or evicted it, and another pod takes its place
+    trouble: Trouble | None
+
+    @property
+    def creating(self) -> bool:
+        """On a node, but the container has not started and the pod itself says no reason."""
+        return self.node is not None and not (self.running or self.deleting or self.failed or self.trouble)
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any]) -> Pod:
+        """Read a whole pod."""
+        metadata, status = obj["metadata"], obj.get("status") or {}
+        containers: list[dict[str, Any]] = status.get("containerStatuses") or []
+        container = next((one for one in containers if one.get("name") == ENGINE), {})
+        scheduled = having(status.get("conditions"), "PodScheduled", "True")
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=int(metadata["resourceVersion"]),
+            model=(metadata.get("labels") or {}).get(MODEL_LABEL, ""),
+            revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION),
+            node=(obj.get("spec") or {}).get("nodeName"),
+            since=next((one.get("lastTransitionTime", "") for one in scheduled), ""),
+            ready=bool(container.get("ready")),
+            running="running" in (container.get("state") or {}),
+            deleting="deletionTimestamp" in metadata,
+            failed=status.get("phase") == "Failed",
+            trouble=_trouble(status, container),
+        )
+
+
+def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> Trouble | None:
+    """The deepest reason that the pod tells, None while it is ready or goes on."""
+    if container.get("ready"):
+        return None
+    if status.get("phase") == "Failed":
+        why = f"{status.get('reason') or 'Failed'}: {status.get('message') or 'no message'}"
+        return Trouble("PodFailed", f"the node refused or evicted a pod: {shorten(why)}")
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    ended = state.get("terminated") or last.get("terminated")
+    waiting = state.get("waiting") or {}
+    if waiting.get("reason") in _WAITING:
+        return Trouble(_WAITING[waiting["reason"]], _waiting_message(container, waiting))
+    # A container that is up again keeps the reason of its end until it is ready: it may be the next turn of a loop.
+    if ended is not None:
+        return _ended(ended)
+    for condition in having(status.get("conditions"), "PodScheduled", "False"):
+        if condition.get("reason") == "Unschedulable":
+            return Trouble("Unschedulable", shorten(condition.get("message") or ""))
+    return None
+
+
+_WAITING = {
+    "ErrImagePull": "ImagePullFailed",
+    "ImagePullBackOff": "ImagePullFailed",
+    "InvalidImageName": "ImagePullFailed",
+    "ErrImageNeverPull": "ImagePullFailed",
+    "CreateContainerConfigError": "ContainerRefused",
+    "CreateContainerError": "ContainerRefused",
+    "RunContainerError": "ContainerRefused",
+}
+
+
+def _waiting_message(container: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
+    # The kubelet alternates between "ErrImagePull: X" and "Back-off pulling image ...: ErrImagePull: X": keep X alone.
+    detail = re.sub(r"^Back-off pulling image [^ ]+: ?", "", waiting.get("message") or "")
+    detail = re.sub(r"^ErrImagePull: ?", "", detail)
+    return shorten(f"image {container.get('image')}: {detail or waiting['reason']}")
+
+
+def _ended(ended: Mapping[str, Any]) -> Trouble:
+    if ended.get("reason") == "OOMKilled":
+        return Trouble(
+            "OutOfMemory",
+            "the engine was killed because it used more than spec.hardware.memory; raise it, or serve less",
+        )
+    said = shorten((ended.get("message") or "").strip())
+    code = ended.get("exitCode")
+    return Trouble(
+        "EngineFailed", said or f"the engine ended with exit code {code} and left no message; see kubectl logs"
+    )
+
+
+def warned(events: Iterable[Mapping[str, Any]]) -> Trouble | None:
+    """What keeps a container from being created: the newest of a pod's events, if that is a warning."""
+
+    def when(event: Mapping[str, Any]) -> str:
+        return str(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
+
+    newest = max(events, key=when, default={})
+    if newest.get("type") != "Warning":
+        return None
+    message = shorten(newest.get("message") or "")
+    if 'volume "model"' in message and "hostPath type check failed" in message:
+        return Trouble("SourceNotFound", f"the node that was chosen does not have spec.model.source: {message}")
+    # Anybody may post events: the reason is somebody else's word, such as "Multi-Attach".
+    return Trouble(reason(newest.get("reason") or "", otherwise="PodFailed"), message)
