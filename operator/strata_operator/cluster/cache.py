@@ -77,19 +77,23 @@ class Cache:
 
     def put(self, kind: str, obj: Object) -> None:
         """A child or pod as its watch, or the answer to our own apply, shows it."""
-        metadata = obj["metadata"]
         new: Child | Pod = Pod.of(obj) if kind == "Pod" else Child.of(kind, obj)
         entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
         entry = new.name if kind == "Pod" else kind
-        home = new.model if isinstance(new, Pod) else new.name
+        home = before = (new.namespace, new.model if isinstance(new, Pod) else new.name)
         with self._lock:
             if isinstance(new, Pod):
-                self._homes[new.namespace, new.name] = home
-            held = entries[new.namespace, home].get(entry)
+                before = (new.namespace, self._homes.get((new.namespace, new.name), new.model))
+            held = entries.get(before, {}).get(entry)
             if held is not None and held.uid == new.uid and held.resource_version >= new.resource_version:
                 return
-            entries[new.namespace, home][entry] = new
-        self._changed((metadata["namespace"], home))
+            if before != home:  # somebody changed the pod's label: it is another model's, or nobody's
+                self._drop(entries, before, entry)
+            entries[home][entry] = new
+            if isinstance(new, Pod):
+                self._homes[new.namespace, new.name] = new.model
+        for one in {home, before}:
+            self._changed(one)
 
     def note_applied(self, child: Child) -> None:
         """``child`` is the answer to our own apply: what it owns then is all that it can own."""
@@ -103,12 +107,10 @@ class Cache:
             entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
             entry = name if kind == "Pod" else kind
             home = (namespace, self._homes.pop((namespace, name), "") if kind == "Pod" else name)
-            gone = entries.get(home, {}).pop(entry, None)
+            gone = self._drop(entries, home, entry)
             if gone is None:
                 return
             self._applied.pop((kind, gone.uid), None)
-            if not entries[home]:
-                del entries[home]
         self._changed(home)
 
     def replace(self, kind: str, objects: Iterable[Object]) -> None:
@@ -143,6 +145,13 @@ class Cache:
                     if (fields := self._applied.get((kind, child.uid))) is not None
                 },
             )
+
+    @staticmethod
+    def _drop(entries: dict[Key, Any], home: Key, entry: str) -> Any:
+        gone = entries.get(home, {}).pop(entry, None)
+        if not entries.get(home, True):
+            del entries[home]
+        return gone
 
     def _changed(self, held: Key) -> None:
         with self._lock:

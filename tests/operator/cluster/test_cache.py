@@ -136,6 +136,28 @@ def test_what_is_gone_is_gone(seen: Seen, kind: str, obj: dict[str, Any]) -> Non
     assert seen.take() == []
 
 
+@pytest.mark.parametrize("by", ["an event", "a list"])
+def test_a_pod_of_another_label_is_no_longer_this_model_s(seen: Seen, by: str) -> None:
+    seen.cache.put_model(versioned(1))
+    seen.cache.put_model(model_object("other"))
+    seen.cache.put("Pod", pod_object(version=20))
+    seen.take()
+    relabelled = pod_object(version=21)
+    relabelled["metadata"]["labels"]["strata.ai/model"] = "other"
+    if by == "an event":
+        seen.cache.put("Pod", relabelled)
+    else:
+        seen.cache.replace("Pod", [relabelled])
+    assert seen.cache.observe(KEY).pods == ()
+    assert [pod.name for pod in seen.cache.observe(("ns", "other")).pods] == ["m-1"]
+    assert sorted(seen.take()) == [KEY, ("ns", "other")]
+    seen.cache.put("Pod", pod_object(version=20))  # old news
+    assert seen.cache.observe(KEY).pods == ()
+    seen.cache.remove("Pod", relabelled)
+    assert seen.cache.observe(("ns", "other")).pods == ()
+    assert seen.take() == [("ns", "other")]
+
+
 def test_a_list_tells_what_is_gone(seen: Seen) -> None:
     seen.cache.put_model(versioned(1))
     for name in ("m-1", "m-2"):
