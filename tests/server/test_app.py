@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from strata.engine.fake import FakeEngine
 from strata.engine.messages import EngineFailed, LoadProgress
@@ -127,6 +129,38 @@ def test_a_stop_string_ends_answer_and_generation(serve: Serve, stream: bool) ->
     assert (text, reason) == ("the qu", "stop")
     assert served.engine.aborted == [served.engine.requests[0].request_id]
     assert served.engine.num_open == 0
+
+
+def test_a_beginning_of_a_stop_string_at_the_end_is_shown(serve: Serve) -> None:
+    assert serve("the quick").chat(stop="ick brown").json()["choices"][0]["message"]["content"] == "the quick"
+
+
+def test_a_stop_token_ends_an_answer_without_its_text(serve: Serve, encode: Callable[[str], list[int]]) -> None:
+    served = serve("hello world")
+    choice = served.chat(stop_token_ids=encode("hello world")[-1:]).json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("hello", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_character_cut_by_the_limit_is_marked(serve: Serve, stream: bool) -> None:
+    response = serve("😀").client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3, "stream": stream})
+    chunks = events(response)[:-1] if stream else [response.json()]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "\ufffd"
+
+
+def test_a_bare_text_gets_its_bos_and_a_chat_only_what_the_template_writes(
+    serve: Serve, store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes((store / "tokenizer_config.json").read_bytes())
+    tokenizer = tokenizers.Tokenizer.from_file(str(store / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 0)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    served = serve(directory=tmp_path)
+    served.client.post("/generate", json={"prompt": "hello"})
+    served.chat()
+    text, chat = (request.prompt_token_ids for request in served.engine.requests)
+    assert text[0] == 0
+    assert 0 not in chat
 
 
 # --- sampling

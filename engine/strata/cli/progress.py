@@ -42,7 +42,7 @@ class Progress:
 
         bar = self._bar
         if bar is None:
-            bar = self._bar = tqdm(desc=phase, unit="B", unit_scale=True, dynamic_ncols=True)
+            bar = self._bar = tqdm(desc=phase, total=bytes_total or None, unit="B", unit_scale=True, dynamic_ncols=True)
         bar.total = bytes_total or None
         bar.update(bytes_done - bar.n)
 
