@@ -11,7 +11,9 @@ from strata.kernels.linear import cpu, reference
 BF16_ERROR = 6e-3  # relative norm: activations, weights' steps and result are rounded to 8 bits each
 
 
-def make(kind: str, rows: int, cols: int, tokens: int, dtype: torch.dtype) -> tuple:
+def make(
+    kind: str, rows: int, cols: int, tokens: int, dtype: torch.dtype
+) -> tuple[quant.QuantizedTensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """A packed weight, a bias, activations, and the product of exactly these in float64."""
     torch.manual_seed(rows + cols + tokens)
     packed = quant.get(kind).pack(torch.randn(rows, cols) * 0.05 + 0.01)

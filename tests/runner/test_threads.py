@@ -8,25 +8,27 @@ import sys
 
 import pytest
 
+from strata.runner import threads
 from strata.runner.threads import SPIN_TURNS, yield_early
 
 
 @pytest.mark.parametrize(
-    ("given", "spin"),
+    ("num_threads", "given", "spin"),
     [
-        pytest.param({}, str(SPIN_TURNS), id="nothing set"),
-        pytest.param({"GOMP_SPINCOUNT": "5"}, "5", id="spins set by the user"),
-        pytest.param({"OMP_WAIT_POLICY": "ACTIVE"}, None, id="policy set by the user"),
+        pytest.param(None, {}, str(SPIN_TURNS), id="a thread a CPU"),
+        pytest.param(4, {}, str(SPIN_TURNS), id="as many as there are"),
+        pytest.param(3, {}, None, id="one CPU to spare"),
+        pytest.param(None, {"GOMP_SPINCOUNT": "5"}, "5", id="spins set by the user"),
+        pytest.param(None, {"OMP_WAIT_POLICY": "ACTIVE"}, None, id="policy set by the user"),
     ],
 )
-def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], spin: str | None) -> None:
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    yield_early()
+def test_threads_sleep_early_where_no_cpu_is_left(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int | None, given: dict[str, str], spin: str | None
+) -> None:
+    monkeypatch.setattr(threads, "num_cpus", lambda: 4)
+    monkeypatch.setattr(os, "environ", dict(given))
+    yield_early(num_threads)
     assert os.environ.get("GOMP_SPINCOUNT") == spin
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
 
 
 def test_it_comes_before_torch() -> None:

@@ -24,7 +24,7 @@ def open_runner(
 
     Raises UsageError when the model, the device or a setting is at fault.
     """
-    yield_early()
+    yield_early(num_threads)
     from strata.config.engine import DEVICES, DTYPES
     from strata.runner.runner import Runner
     from strata.store.locate import resolve

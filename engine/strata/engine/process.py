@@ -79,7 +79,7 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     logs.configure(log_level)
     faulthandler.enable()  # a crash in native code leaves a trace
-    yield_early()
+    yield_early(config.device.num_threads)
     inbox = _Inbox(pipe)
     inbox.start()
     try:
