@@ -18,7 +18,8 @@ from strata_operator.cluster.client import RESOURCES, Client, configuration
 from strata_operator.cluster.watch import Watch
 from strata_operator.reconcile import Reconciler
 from strata_operator.telemetry import Telemetry
-from strata_operator.workers import Workers, WorkQueue
+from strata_operator.workers import Workers
+from strata_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 

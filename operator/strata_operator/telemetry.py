@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
 
 from strata_operator.cluster.watch import Watch
-from strata_operator.workers import WorkQueue
+from strata_operator.workqueue import WorkQueue
 
 # A reconcile makes some fifteen requests of at most 35 s each; one that takes this long hangs.
 STUCK_SECONDS = 600.0

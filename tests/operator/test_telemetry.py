@@ -11,7 +11,7 @@ import pytest
 from strata_operator import telemetry as rooms
 from strata_operator.cluster.watch import Watch
 from strata_operator.telemetry import Telemetry
-from strata_operator.workers import WorkQueue
+from strata_operator.workqueue import WorkQueue
 
 
 class Parts:
