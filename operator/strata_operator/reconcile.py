@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Any
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import Trouble, shorten
-from strata_operator.api.errors import ForeignObjectError, InvalidSpecError, LeavingError, RefusedError
+from strata_operator.api.errors import ForeignObjectError, InvalidSpecError, LeavingError, MissingError, RefusedError
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod, warned
@@ -20,6 +21,8 @@ from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import children
 from strata_operator.workers import Result
+
+log = logging.getLogger(__name__)
 
 # A foreign object bears no label of ours, so no watch tells when it is gone: look again from time to time.
 BLOCKED_SECONDS = 60.0
@@ -42,52 +45,73 @@ class Reconciler:
         self._cache = cache
         self._engine_image = engine_image
         self._clock = clock
+        self._outbox = events.Outbox(client, clock)
 
     def __call__(self, key: Key) -> Result:
         """Raises UnavailableError where the API server should be asked again later."""
         obj = self._cache.model(key)
         # Once a model is being deleted its children are the garbage collector's: whatever is applied would fight it.
         if obj is None or "deletionTimestamp" in obj["metadata"]:
+            self._outbox.forget(key)
             return Result("gone")
+        try:
+            return self._reconcile(key, obj)
+        except MissingError:
+            self._cache.remove_model(obj)  # its watch has not told yet, or never will
+            self._outbox.forget(key)
+            return Result("gone")
+        except LeavingError:
+            self._outbox.forget(key)
+            return Result("gone")
+        except RefusedError as error:  # of the status: what is refused of a child is told in it
+            words = f"the conditions are of before, for they cannot be written: {shorten(error.answer)}"
+            log.error("%s/%s: %s", *key, words)
+            self._outbox.add(obj["metadata"], [statuses.Event("Warning", "StatusRefused", words)])
+            return Result("untold", again_in=BLOCKED_SECONDS)
+        finally:
+            self._outbox.post(key)  # in an outage, too: what was done before it was done
+
+    def _reconcile(self, key: Key, obj: Mapping[str, Any]) -> Result:
+        """Raises MissingError where the model is gone, LeavingError where it is about to go."""
         try:
             model = StrataModel.parse(obj)
         except InvalidSpecError as error:
             generation = obj["metadata"]["generation"]
             new = statuses.refused(str(error), generation=generation, previous=obj["status"], now=self._clock())
-            self._tell(obj, new, [])
+            self._tell(obj, new)
             return Result("refused")
         desired = children(model, engine_image=self._engine_image)
         wanted = plan(model, desired, self._cache.observe(key))
-        if any(action.verb == "create" for action in wanted.actions) and not apply.owner_exists(self._client, model):
-            return Result("gone")
+        if any(action.verb == "create" for action in wanted.actions):
+            apply.check_owner(self._client, model)
+        done: list[Action] = []
         try:
-            done, outcome = self._carry_out(model, wanted)
-        except LeavingError:
-            return Result("gone")
+            outcome = self._carry_out(model, wanted, done)
+        finally:
+            self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
         observed, creating = self._look_into_pods(self._cache.observe(key))
         new = statuses.status(model, desired, observed, outcome, previous=obj["status"], now=self._clock())
-        changed = self._tell(obj, new, done)
+        changed = self._tell(obj, new)
         if outcome.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)
         return Result("changed" if changed or done else "unchanged", again_in=CREATING_SECONDS if creating else None)
 
-    def _carry_out(self, model: StrataModel, wanted: Plan) -> tuple[list[Action], Plan]:
-        """The actions that succeeded, and the plan with what stood in the way of the others."""
-        done: list[Action] = []
+    def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
+        """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""
         for action in wanted.actions:
             try:
                 answer = apply.apply_child(self._client, model, action)
             except ForeignObjectError as error:
-                return done, replace(wanted, blocked=(*wanted.blocked, Trouble("NameConflict", str(error))))
+                return replace(wanted, blocked=(*wanted.blocked, Trouble("NameConflict", str(error))))
             except LeavingError:
                 raise
             except RefusedError as error:
                 words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
-                return done, replace(wanted, blocked=(*wanted.blocked, Trouble("ApplyRefused", words)))
+                return replace(wanted, blocked=(*wanted.blocked, Trouble("ApplyRefused", words)))
             self._cache.note_applied(Child.of(action.kind, answer))
             self._cache.put(action.kind, answer)
             done.append(action)
-        return done, wanted
+        return wanted
 
     def _look_into_pods(self, observed: Observed) -> tuple[Observed, bool]:
         """Pods whose containers are not created for some time get the reason from their events; and whether any is."""
@@ -103,16 +127,13 @@ class Reconciler:
             return pod
         return replace(pod, trouble=warned(events.of_pod(self._client, pod)))
 
-    def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any], done: list[Action]) -> bool:
-        """Write the status if it differs, then post the events; whether it was written."""
+    def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+        """Write the status if it differs; whether it was written."""
         metadata, previous = obj["metadata"], obj["status"]
-        written = bool(new != previous)
-        if written:
-            key = (metadata["namespace"], metadata["name"])
-            answer = apply.apply_status(self._client, key, metadata["uid"], new)
-            if answer is None:
-                return False
-            self._cache.put_model(answer, own=True)
-        for event in statuses.events(new, previous, done):
-            events.post(self._client, metadata, event, now=self._clock())
-        return written
+        if new == previous:
+            return False
+        # Before it is written: should the answer be lost, then the next look finds nothing that has changed.
+        self._outbox.add(metadata, statuses.changes(new, previous))
+        key = (metadata["namespace"], metadata["name"])
+        self._cache.put_model(apply.apply_status(self._client, key, metadata["uid"], new), own=True)
+        return True

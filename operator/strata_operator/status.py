@@ -151,12 +151,26 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
     return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
 
 
-def events(new: Status, previous: Status, actions: Sequence[Action] = ()) -> list[Event]:
-    """What changed for a person between two statuses, and what was done. ``actions`` are those that succeeded."""
+def changes(new: Status, previous: Status) -> list[Event]:
+    """What is different for a person between two statuses."""
     told = []
     degraded, before = conditions.find(new, DEGRADED), conditions.find(previous, DEGRADED)
+    if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
+        "True",
+        degraded["reason"],
+    ):
+        told.append(Event("Warning", degraded["reason"], degraded["message"]))
+    ready = conditions.find(new, READY)
+    if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
+        told.append(Event("Normal", "Ready", ready["message"]))
+    return told
+
+
+def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
+    """What was done. ``actions`` are those that succeeded, ``previous`` the status before them."""
+    told = []
     made = [action.kind for action in actions if action.verb == "create"]
-    if made and (not previous or before.get("reason") in _NEVER_MADE):
+    if made and (not previous or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
@@ -167,12 +181,4 @@ def events(new: Status, previous: Status, actions: Sequence[Action] = ()) -> lis
         if action.verb == "restore":
             fields = ", ".join(path.lstrip(".") or "all fields" for path in action.lost)
             told.append(Event("Normal", "Restored", f"put back {fields} of {action.kind}, changed by somebody else"))
-    if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
-        "True",
-        degraded["reason"],
-    ):
-        told.append(Event("Warning", degraded["reason"], degraded["message"]))
-    ready = conditions.find(new, READY)
-    if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
-        told.append(Event("Normal", "Ready", ready["message"]))
     return told

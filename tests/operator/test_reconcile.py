@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -107,6 +108,15 @@ def test_nothing_is_created_for_an_owner_that_is_gone(change: str) -> None:
         world.model["metadata"]["uid"] = "another"
     assert world.run() == Result("gone")
     assert world.client.writes() == []
+    assert world.cache.model(KEY) is None  # whatever its watch tells
+
+
+def test_nothing_is_created_for_an_owner_that_is_leaving() -> None:
+    world = World()
+    world.model["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert world.run() == Result("gone")
+    assert world.client.writes() == []
+    assert world.cache.model(KEY) is not None
 
 
 def test_nothing_is_told_in_a_namespace_that_is_leaving() -> None:
@@ -163,6 +173,66 @@ def test_an_outage_is_the_queue_s_business() -> None:
     assert all((kind, *KEY) in world.client.objects for kind in ALL)
 
 
+@pytest.mark.parametrize(
+    ("failing", "told"),
+    [
+        # The children before the one that failed, then the others.
+        ("apply ConfigMap", ["created ServiceAccount", "created ConfigMap, Service, Deployment"]),
+        ("apply StrataModel", ["created ServiceAccount, ConfigMap, Service, Deployment"]),
+        ("create Event", ["created ServiceAccount, ConfigMap, Service, Deployment"]),
+    ],
+    ids=["of a child", "of the status", "of the event"],
+)
+def test_what_was_done_is_told_although_something_later_failed(failing: str, told: list[str]) -> None:
+    world = World()
+    world.client.failing[failing] = UnavailableError("503", status=503)
+    with pytest.raises(UnavailableError):
+        world.run()
+    world.client.failing.clear()
+    world.run()
+    assert [message for reason, message in world.client.told() if reason == "Created"] == told
+
+
+def test_what_was_put_back_is_told_although_the_status_failed() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    world.cache.remove("Service", world.client.objects.pop(("Service", *KEY)))
+    world.client.failing["apply StrataModel"] = UnavailableError("503", status=503)
+    with pytest.raises(UnavailableError):
+        world.run()
+    assert "Restored" in world.client.events()
+
+
+def test_a_change_is_told_although_the_answer_to_its_status_was_lost() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    world.client.failing["create Event"] = UnavailableError("503", status=503)
+    world.client.losing.add("apply status by force StrataModel")
+    with pytest.raises(UnavailableError):
+        world.run()
+    world.client.failing.clear()
+    world.client.losing.clear()
+    world.cache.put_model(world.model)
+    assert world.condition("Ready")["status"] == "True"
+    assert world.run() == Result("unchanged")
+    assert world.client.events() == ["Created", "Ready"]
+
+
+def test_a_refused_status_is_logged_and_told_and_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.client.failing["apply StrataModel"] = RefusedError("PATCH /x: 422: bad", status=422, answer="bad reason")
+    with caplog.at_level(logging.ERROR):
+        assert world.run() == Result("untold", again_in=BLOCKED_SECONDS)
+    assert "ns/m: the conditions are of before, for they cannot be written: bad reason" in caplog.text
+    assert "StatusRefused" in world.client.events()
+    assert all((kind, *KEY) in world.client.objects for kind in ALL)
+    world.client.failing.clear()
+    world.run()
+    assert world.condition("Accepted")["status"] == "True"
+
+
 def test_a_child_that_somebody_deleted_comes_back() -> None:
     world = World()
     world.run()
@@ -215,6 +285,6 @@ def test_a_model_that_went_while_its_status_was_written() -> None:
     world.run()
     world.serve()
     del world.client.objects["StrataModel", *KEY]
-    world.client.writes()
-    assert world.run() == Result("unchanged")
+    assert world.run() == Result("gone")
     assert world.client.events() == ["Created"]
+    assert world.cache.model(KEY) is None

@@ -13,7 +13,7 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.plan import Action, Plan
 from strata_operator.render import children
-from strata_operator.status import Event, events, refused, status
+from strata_operator.status import Event, changes, deeds, refused, status
 from tests.operator.samples import NVIDIA, child, model, pod, rollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,31 +235,36 @@ CONFLICT = told(None, plan=Plan((), blocked=(Trouble("NameConflict", "Service m"
 
 
 @pytest.mark.parametrize(
-    ("new", "previous", "actions", "expected"),
+    ("actions", "previous", "expected"),
     [
-        pytest.param(LOADING, {}, [action("create", "Service")], [("Normal", "Created")], id="first time"),
-        pytest.param(LOADING, SERVING, [action("create", "Service")], [("Normal", "Restored")], id="made again"),
-        pytest.param(LOADING, CONFLICT, [action("create", "Service")], [("Normal", "Created")], id="name is free now"),
-        pytest.param(LOADING, SERVING, [action("update", "Deployment")], [("Normal", "Updated")], id="new spec"),
-        pytest.param(
-            SERVING, SERVING, [action("restore", "Service", ".spec.ports")], [("Normal", "Restored")], id="drift"
-        ),
-        pytest.param(SERVING, LOADING, [], [("Normal", "Ready")], id="gets ready"),
-        pytest.param(SERVING, SERVING, [], [], id="stays ready"),
-        pytest.param(FAILING, LOADING, [], [("Warning", "EngineFailed")], id="fails"),
-        pytest.param(FAILING, FAILING, [], [], id="goes on failing"),
-        pytest.param(CONFLICT, FAILING, [], [("Warning", "NameConflict")], id="fails for another reason"),
-        pytest.param(LOADING, FAILING, [], [], id="is tried again"),
+        pytest.param([action("create", "Service")], {}, [("Normal", "Created")], id="first time"),
+        pytest.param([action("create", "Service")], SERVING, [("Normal", "Restored")], id="made again"),
+        pytest.param([action("create", "Service")], CONFLICT, [("Normal", "Created")], id="name is free now"),
+        pytest.param([action("update", "Deployment")], SERVING, [("Normal", "Updated")], id="new spec"),
+        pytest.param([action("restore", "Service", ".spec.ports")], SERVING, [("Normal", "Restored")], id="drift"),
+        pytest.param([], SERVING, [], id="nothing"),
     ],
 )
-def test_events(
-    new: dict[str, Any], previous: dict[str, Any], actions: list[Action], expected: list[tuple[str, str]]
-) -> None:
-    assert [(event.type, event.reason) for event in events(new, previous, actions)] == expected
+def test_events_of_deeds(actions: list[Action], previous: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert [(event.type, event.reason) for event in deeds(actions, previous)] == expected
 
 
 def test_an_event_of_drift_names_the_field() -> None:
-    found = events(SERVING, SERVING, [action("restore", "Service", ".spec.ports[0].targetPort")])
-    assert found == [
+    assert deeds([action("restore", "Service", ".spec.ports[0].targetPort")], SERVING) == [
         Event("Normal", "Restored", "put back spec.ports[0].targetPort of Service, changed by somebody else")
     ]
+
+
+@pytest.mark.parametrize(
+    ("new", "previous", "expected"),
+    [
+        pytest.param(SERVING, LOADING, [("Normal", "Ready")], id="gets ready"),
+        pytest.param(SERVING, SERVING, [], id="stays ready"),
+        pytest.param(FAILING, LOADING, [("Warning", "EngineFailed")], id="fails"),
+        pytest.param(FAILING, FAILING, [], id="goes on failing"),
+        pytest.param(CONFLICT, FAILING, [("Warning", "NameConflict")], id="fails for another reason"),
+        pytest.param(LOADING, FAILING, [], id="is tried again"),
+    ],
+)
+def test_events_of_changes(new: dict[str, Any], previous: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert [(event.type, event.reason) for event in changes(new, previous)] == expected

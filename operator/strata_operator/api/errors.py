@@ -6,7 +6,7 @@
     └── ApiError                the API server's answer
         ├── RefusedError        it understood and refused (4xx); told in the conditions, looked at again later
         │   ├── MissingError    there is no such object or resource (404)
-        │   └── LeavingError    the namespace is being deleted; nothing can be made in it any more
+        │   └── LeavingError    the namespace or the model is being deleted; nothing can be made for it any more
         └── UnavailableError    no answer, or one that a retry may better (network, 409, 429, 5xx)
 
 Every message says what was given, what is allowed, and what to do. Library errors are translated in ``cluster/client``.
@@ -48,7 +48,7 @@ class MissingError(RefusedError):
 
 
 class LeavingError(RefusedError):
-    """The namespace is being deleted, and with it all that could be asked for."""
+    """The namespace or the model is being deleted, and with it all that could be asked for."""
 
 
 class UnavailableError(ApiError):

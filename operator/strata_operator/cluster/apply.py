@@ -6,21 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_operator.api.child import Child
-from strata_operator.api.errors import ForeignObjectError, MissingError, UnavailableError
+from strata_operator.api.errors import ForeignObjectError, LeavingError, MissingError, UnavailableError
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
 from strata_operator.api.names import FIELD_MANAGER
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, foreign
 
 
-def owner_exists(client: Client, model: StrataModel) -> bool:
-    """Whether the very model (its uid) is there and stays. The cache may be behind, and what is created for an owner
-    that is gone fights the garbage collector for ever."""
-    try:
-        metadata = client.get(KIND, model.namespace, model.name)["metadata"]
-    except MissingError:
-        return False
-    return bool(metadata["uid"] == model.uid and "deletionTimestamp" not in metadata)
+def check_owner(client: Client, model: StrataModel) -> None:
+    """Raises MissingError where the very model (its uid) is gone, LeavingError where it is about to go.
+
+    The cache may be behind, and what is created for an owner that is gone fights the garbage collector for ever.
+    """
+    metadata = client.get(KIND, model.namespace, model.name)["metadata"]
+    if metadata["uid"] != model.uid:
+        raise MissingError(f"{KIND} {model.name} is another one by now", status=404)
+    if "deletionTimestamp" in metadata:
+        raise LeavingError(f"{KIND} {model.name} is being deleted")
 
 
 def apply_child(client: Client, model: StrataModel, action: Action) -> dict[str, Any]:
@@ -45,18 +47,15 @@ def apply_child(client: Client, model: StrataModel, action: Action) -> dict[str,
     return client.apply(action.kind, _with_uid(action.manifest, there.uid), manager=FIELD_MANAGER, force=True)
 
 
-def apply_status(client: Client, key: tuple[str, str], uid: str, status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Write the whole status; returns the model as it is now, None where the one of that uid is gone."""
+def apply_status(client: Client, key: tuple[str, str], uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the whole status; returns the model as it is now. Raises MissingError where it is gone."""
     manifest = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
         "status": status,
     }
-    try:
-        return client.apply(KIND, manifest, manager=FIELD_MANAGER, force=True, subresource="status")
-    except MissingError:
-        return None
+    return client.apply(KIND, manifest, manager=FIELD_MANAGER, force=True, subresource="status")
 
 
 def _with_uid(manifest: Mapping[str, Any], uid: str) -> dict[str, Any]:

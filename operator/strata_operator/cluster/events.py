@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from strata_operator.api.conditions import timestamp
-from strata_operator.api.errors import ApiError
+from strata_operator.api.errors import ApiError, RefusedError
 from strata_operator.api.model import API_VERSION, KIND
 from strata_operator.api.names import FIELD_MANAGER
 from strata_operator.api.pod import Pod
+from strata_operator.cluster.cache import Key
 from strata_operator.cluster.client import Client
 from strata_operator.status import Event
 
@@ -21,10 +22,40 @@ log = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 1024  # characters; the API server refuses more
 
 
+class Outbox:
+    """Events on models, each kept until the API server took or refused it: what they tell of shows only once.
+
+    One key is in one worker's hands at a time.
+    """
+
+    def __init__(self, client: Client, clock: Callable[[], datetime]) -> None:
+        self._client = client
+        self._clock = clock
+        self._waiting: dict[Key, dict[tuple[str, Event], None]] = {}  # with the model's uid; in order, each once
+
+    def add(self, metadata: Mapping[str, Any], events: Iterable[Event]) -> None:
+        """Have them posted on the model of that metadata."""
+        for event in events:
+            waiting = self._waiting.setdefault((metadata["namespace"], metadata["name"]), {})
+            waiting[metadata["uid"], event] = None
+
+    def post(self, key: Key) -> None:
+        """Post what waits. Raises UnavailableError where that has to be tried again."""
+        waiting = self._waiting.get(key, {})
+        for uid, event in list(waiting):
+            post(self._client, {"namespace": key[0], "name": key[1], "uid": uid}, event, now=self._clock())
+            del waiting[uid, event]
+        self.forget(key)
+
+    def forget(self, key: Key) -> None:
+        """The model is gone, and nobody reads on."""
+        self._waiting.pop(key, None)
+
+
 def post(client: Client, metadata: Mapping[str, Any], event: Event, *, now: datetime) -> None:
     """Post an event on the model of that metadata, or count up the same one posted before.
 
-    An event that cannot be posted is logged: it must not hold up what it tells of.
+    One that is refused is logged and given up. Raises UnavailableError where it may be posted later.
     """
     namespace, name = metadata["namespace"], metadata["name"]
     digest = hashlib.sha256(f"{metadata['uid']} {event.reason} {event.message}".encode()).hexdigest()[:16]
@@ -58,7 +89,7 @@ def post(client: Client, metadata: Mapping[str, Any], event: Event, *, now: date
                 raise
             count = client.get("Event", namespace, event_name).get("count") or 1
             client.merge("Event", namespace, event_name, {"count": count + 1, "lastTimestamp": timestamp(now)})
-    except ApiError as error:
+    except RefusedError as error:
         log.warning("event %s on %s/%s could not be posted: %s", event.reason, namespace, name, error)
 
 

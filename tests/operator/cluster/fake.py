@@ -12,11 +12,15 @@ from tests.operator.samples import fields_of
 
 
 class FakeClient:
-    """``objects`` by (kind, namespace, name); ``failing`` holds errors by "verb Kind", raised until removed."""
+    """``objects`` by (kind, namespace, name); ``failing`` holds errors by "verb Kind", raised until removed.
+
+    ``losing`` holds "verb Kind" of which the answer is lost: it is done, and the caller does not learn it.
+    """
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.failing: dict[str, ApiError] = {}
+        self.losing: set[str] = set()
         self.calls: list[str] = []
         self._version = 100
         for obj in objects:
@@ -33,7 +37,12 @@ class FakeClient:
 
     def events(self) -> list[str]:
         """Reasons of the events that were posted, in order."""
-        return [obj["reason"] for (kind, *_), obj in self.objects.items() if kind == "Event" and "count" in obj]
+        return [reason for reason, _ in self.told()]
+
+    def told(self) -> list[tuple[str, str]]:
+        """Reason and message of each."""
+        found = [obj for (kind, *_), obj in self.objects.items() if kind == "Event" and "count" in obj]
+        return [(obj["reason"], obj["message"]) for obj in found]
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
         self._call("get", kind)
@@ -74,6 +83,8 @@ class FakeClient:
             }
             self.objects[key] = there
         there["metadata"]["resourceVersion"] = str(self._version)
+        if self.calls[-1] in self.losing:
+            raise UnavailableError("no answer")
         return copy.deepcopy(there)
 
     def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from strata_operator.api.errors import ForeignObjectError, UnavailableError
-from strata_operator.cluster.apply import apply_child, apply_status, owner_exists
+from strata_operator.api.errors import ForeignObjectError, LeavingError, MissingError, RefusedError, UnavailableError
+from strata_operator.cluster.apply import apply_child, apply_status, check_owner
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action
 from strata_operator.render import children
@@ -21,19 +21,21 @@ def apply(fake: FakeClient, action: Action) -> dict[str, Any]:
     return apply_child(cast("Client", fake), MODEL, action)
 
 
+def test_the_owner_is_there_and_stays() -> None:
+    check_owner(cast("Client", FakeClient(model_object())), MODEL)
+
+
 @pytest.mark.parametrize(
-    ("obj", "expected"),
-    [
-        (model_object(), True),
-        (None, False),
-        ({**model_object(), "metadata": {**model_object()["metadata"], "uid": "another"}}, False),
-        ({**model_object(), "metadata": {**model_object()["metadata"], "deletionTimestamp": "now"}}, False),
-    ],
-    ids=["there", "gone", "another of the name", "leaving"],
+    ("metadata", "error"),
+    [(None, MissingError), ({"uid": "another"}, MissingError), ({"deletionTimestamp": "now"}, LeavingError)],
+    ids=["gone", "another of the name", "leaving"],
 )
-def test_owner_exists(obj: dict[str, Any] | None, expected: bool) -> None:
-    fake = FakeClient(*([obj] if obj else []))
-    assert owner_exists(cast("Client", fake), MODEL) is expected
+def test_an_owner_that_is_gone_or_about_to_go(metadata: dict[str, str] | None, error: type[RefusedError]) -> None:
+    fake = FakeClient()
+    if metadata is not None:
+        fake.keep({**model_object(), "metadata": model_object()["metadata"] | metadata})
+    with pytest.raises(error):
+        check_owner(cast("Client", fake), MODEL)
 
 
 def test_a_name_that_is_free_is_taken_without_force() -> None:
@@ -76,9 +78,8 @@ def test_a_change_goes_only_to_the_object_that_was_seen() -> None:
 
 def test_the_status_goes_only_to_the_model_that_was_seen() -> None:
     client = cast("Client", FakeClient(model_object()))
-    answer = apply_status(client, ("ns", "m"), "uid-m", {"url": "u"})
-    assert answer is not None
-    assert answer["status"] == {"url": "u"}
-    assert apply_status(client, ("ns", "gone"), "uid-gone", {}) is None
+    assert apply_status(client, ("ns", "m"), "uid-m", {"url": "u"})["status"] == {"url": "u"}
+    with pytest.raises(MissingError):
+        apply_status(client, ("ns", "gone"), "uid-gone", {})
     with pytest.raises(UnavailableError):
         apply_status(client, ("ns", "m"), "uid of before", {})

@@ -6,15 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from strata_operator.api.errors import RefusedError
+from strata_operator.api.errors import RefusedError, UnavailableError
 from strata_operator.cluster.client import Client
-from strata_operator.cluster.events import of_pod, post
+from strata_operator.cluster.events import Outbox, of_pod, post
 from strata_operator.status import Event
 from tests.operator.cluster.fake import FakeClient
 from tests.operator.samples import model_object, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READY = Event("Normal", "Ready", "it answers")
+READY_ELSEWHERE = Event("Normal", "Ready", "elsewhere")
+KEY = ("ns", "m")
 
 
 def posted(fake: FakeClient) -> list[dict[str, Any]]:
@@ -60,12 +62,50 @@ def test_what_the_api_server_would_refuse_is_cut() -> None:
     assert len(event["metadata"]["name"]) <= 253
 
 
-def test_an_event_that_cannot_be_posted_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_is_refused_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeClient()
     fake.failing["create Event"] = RefusedError("forbidden", status=403)
     with caplog.at_level(logging.WARNING):
         tell(fake, READY)
     assert "event Ready on ns/m could not be posted: forbidden" in caplog.text
+
+
+def test_what_cannot_be_posted_now_waits() -> None:
+    fake = FakeClient()
+    outbox = Outbox(cast("Client", fake), lambda: NOW)
+    metadata = model_object()["metadata"]
+    fake.failing["create Event"] = UnavailableError("503", status=503)
+    for _ in range(2):  # the same again is not another one
+        outbox.add(metadata, [READY, Event("Warning", "Failed", "why")])
+        with pytest.raises(UnavailableError):
+            outbox.post(KEY)
+    fake.failing.clear()
+    outbox.post(KEY)
+    outbox.post(KEY)
+    assert [(event["reason"], event["count"]) for event in posted(fake)] == [("Ready", 1), ("Failed", 1)]
+
+
+def test_what_is_posted_is_not_posted_again_after_what_could_not_be() -> None:
+    fake = FakeClient()
+    outbox = Outbox(cast("Client", fake), lambda: NOW)
+    outbox.add(model_object()["metadata"], [READY, READY_ELSEWHERE])
+    fake.failing["merge Event"] = UnavailableError("503", status=503)
+    tell(fake, READY_ELSEWHERE)  # so the second one has to be counted up, which fails
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            outbox.post(KEY)
+    fake.failing.clear()
+    outbox.post(KEY)
+    assert {event["message"]: event["count"] for event in posted(fake)} == {"it answers": 1, "elsewhere": 2}
+
+
+def test_nothing_is_told_of_a_model_that_is_gone() -> None:
+    fake = FakeClient()
+    outbox = Outbox(cast("Client", fake), lambda: NOW)
+    outbox.add(model_object()["metadata"], [READY])
+    outbox.forget(KEY)
+    outbox.post(KEY)
+    assert posted(fake) == []
 
 
 def test_events_of_a_pod() -> None:

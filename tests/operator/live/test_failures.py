@@ -51,6 +51,26 @@ def test_a_host_path_that_is_not_there(models: Models, operator: OperatorProcess
     assert models.wait_for_event("pathless", "SourceNotFound")["type"] == "Warning"
 
 
+def test_a_reason_that_no_condition_may_bear(models: Models, operator: OperatorProcess) -> None:
+    """Anybody may post events on a pod; a reason that the schema refuses must not freeze the status."""
+    models.apply("busy", source="hostpath:///nowhere")
+    models.wait_for("busy", "Degraded", "True", "SourceNotFound")
+    pod = json.loads(models.kubectl("get", "pods", "-o", "json"))["items"][0]["metadata"]
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "foreign", "namespace": models.namespace},
+        "involvedObject": {"kind": "Pod", "namespace": models.namespace, "name": pod["name"], "uid": pod["uid"]},
+        "type": "Warning",
+        "reason": "Multi-Attach",
+        "message": "the volume is in use elsewhere",
+        "lastTimestamp": "2099-01-01T00:00:00Z",  # newer than whatever the kubelet goes on to post
+    }
+    models.kubectl("create", "-f", "-", input=json.dumps(event))
+    condition = models.wait_for("busy", "Degraded", "True", "MultiAttach")
+    assert condition["message"] == "the volume is in use elsewhere"
+
+
 def test_a_claim_that_is_not_there(models: Models, operator: OperatorProcess) -> None:
     models.apply("claimless", source="pvc://nobody/model")
     assert '"nobody" not found' in models.wait_for("claimless", "Degraded", "True", "Unschedulable")["message"]
