@@ -46,8 +46,9 @@ def test_reference_is_exact(kind: str) -> None:
     "tokens",
     [
         pytest.param(1, id="decode"),
-        pytest.param(cpu.MAX_DIRECT_ROWS, id="most rows of the direct product"),
-        pytest.param(cpu.MAX_DIRECT_ROWS + 1, id="fewest rows that dequantise"),
+        pytest.param(cpu.MAX_DIRECT_ROWS["int8"], id="most rows of the direct int8 product"),
+        pytest.param(cpu.MAX_DIRECT_ROWS["int4"], id="most rows of the direct int4 product"),
+        pytest.param(cpu.MAX_DIRECT_ROWS["int4"] + 1, id="dequantised"),
     ],
 )
 def test_cpu_product(kind: str, rows: int, cols: int, tokens: int) -> None:
