@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,8 +33,11 @@ def settings() -> kopf.OperatorSettings:
     return made
 
 
-def registry(cache: Cache, configuration: Any) -> kopf.OperatorRegistry:
-    """One handler: keep a slim copy, which enqueues the key. Credentials are those of our own client."""
+def registry(cache: Cache, configuration: Any, heard: Callable[[], None]) -> kopf.OperatorRegistry:
+    """One handler: keep a slim copy, which enqueues the key. Credentials are those of our own client.
+
+    ``heard`` is called for each event.
+    """
     made = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=made)
@@ -52,6 +56,7 @@ def registry(cache: Cache, configuration: Any) -> kopf.OperatorRegistry:
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=made)
     async def on_model(event: Any, **_: Any) -> None:
+        heard()
         if event["type"] == "DELETED":
             cache.remove_model(event["object"])
         else:

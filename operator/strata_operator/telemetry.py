@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
 
-from strata_operator.cluster.watch import Watch
+from strata_operator.cluster.loop import Loop
 from strata_operator.workqueue import WorkQueue
 
 # A reconcile makes some fifteen requests of at most 35 s each; one that takes this long hangs.
 STUCK_SECONDS = 600.0
-# A watch turns at least once in the 90 s after which silence is an error, and once in 10 s while it fails.
-SILENT_SECONDS = 240.0
 
 
 class Telemetry:
     """Collectors in a registry of their own, and the judge behind ``/healthz`` and ``/readyz``."""
 
-    def __init__(self, queue: WorkQueue[Any], watches: Callable[[], Sequence[Watch]]) -> None:
+    def __init__(self, queue: WorkQueue[Any], loops: Callable[[], Sequence[Loop]]) -> None:
         self._queue = queue
-        self._watches = watches
+        self._loops = loops
         self.registry = CollectorRegistry()
         self._reconciles = Counter(
             "strata_operator_reconciles", "Reconciles by their outcome.", ["outcome"], registry=self.registry
@@ -54,17 +51,14 @@ class Telemetry:
 
     def ailments(self) -> list[str]:
         """Why the process should be started anew; empty while it works. An API server that is down is no reason."""
-        now = time.monotonic()
-        found = [
-            f"the watch of {watch.kind} hangs" for watch in self._watches() if now - watch.active_at > SILENT_SECONDS
-        ]
+        found = [ailment for loop in self._loops() if (ailment := loop.ailment())]
         if self._queue.longest_busy() > STUCK_SECONDS:
             found.append("a reconcile hangs")
         return found
 
     def unsynced(self) -> list[str]:
         """Kinds whose first list has not come yet."""
-        return [watch.kind for watch in self._watches() if not watch.synced.is_set()]
+        return [loop.kind for loop in self._loops() if not loop.synced.is_set()]
 
     async def serve(self, address: str, port: int) -> web.AppRunner:
         """Serve ``/healthz``, ``/readyz`` and ``/metrics`` from the loop that runs kopf: if it stalls, so do they."""

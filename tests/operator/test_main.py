@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from strata_operator.api.errors import ApiError
-from strata_operator.main import check_crd, main
-from tests.operator.cluster.server import Answer, ScriptedServer, refusal
+from strata_operator.main import main
+from tests.operator.cluster.server import Answer, ScriptedServer
 
 
 @pytest.mark.parametrize(
@@ -30,16 +30,23 @@ def test_bad_options(arguments: list[str], words: str, capsys: pytest.CaptureFix
     assert words in capsys.readouterr().err
 
 
-def test_a_missing_crd_says_what_to_install() -> None:
-    refused = pytest.raises(ApiError, match="the CRD StrataModel is not installed")
-    with ScriptedServer(lambda request: refusal(404, "the server could not find it")) as server, refused:
-        check_crd(server.client())
+def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process that cannot import that package."""
+    code = f"import sys; sys.modules[{absent!r}] = None; from strata_operator.main import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_a_missing_right_is_told_in_the_server_s_words() -> None:
-    refused = pytest.raises(ApiError, match="cannot list stratamodels")
-    with ScriptedServer(lambda request: refusal(403, "cannot list stratamodels")) as server, refused:
-        check_crd(server.client())
+@pytest.mark.parametrize("absent", ["kopf", "kubernetes", "prometheus_client"])
+def test_without_its_extra_it_says_what_to_install(absent: str) -> None:
+    done = run_without(absent, "--engine-image=e")
+    assert done.returncode == 2
+    assert f"{absent} is not installed; the operator needs: pip install 'strata-engine[operator]'" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_need_no_extra(option: str) -> None:
+    done = run_without("kopf", option)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_cluster_without_the_crd_ends_the_process(
@@ -64,7 +71,5 @@ def test_a_cluster_without_the_crd_ends_the_process(
 
 
 def test_the_operator_needs_no_torch() -> None:
-    import subprocess
-
-    code = "import sys, strata_operator.main; sys.exit(bool({'torch', 'kubernetes_asyncio'} & set(sys.modules)))"
+    code = "import sys, strata_operator.process; sys.exit(bool({'torch', 'kubernetes_asyncio'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

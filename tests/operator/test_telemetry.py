@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,7 +8,7 @@ import httpx
 import pytest
 
 from strata_operator import telemetry as rooms
-from strata_operator.cluster.watch import Watch
+from strata_operator.cluster.loop import Loop
 from strata_operator.telemetry import Telemetry
 from strata_operator.workqueue import WorkQueue
 
@@ -20,10 +19,11 @@ class Parts:
     def __init__(self) -> None:
         self.queue: WorkQueue[str] = WorkQueue()
         self.synced = False
-        self.watch: Any = SimpleNamespace(
-            kind="Pod", active_at=time.monotonic(), synced=SimpleNamespace(is_set=lambda: self.synced)
+        self.ailment: str | None = None
+        watch: Any = SimpleNamespace(
+            kind="Pod", ailment=lambda: self.ailment, synced=SimpleNamespace(is_set=lambda: self.synced)
         )
-        self.telemetry = Telemetry(self.queue, lambda: [cast("Watch", self.watch)])
+        self.telemetry = Telemetry(self.queue, lambda: [cast("Loop", watch)])
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_healthy(parts: Parts) -> None:
 
 
 def test_a_watch_that_hangs(parts: Parts) -> None:
-    parts.watch.active_at -= rooms.SILENT_SECONDS + 1
+    parts.ailment = "the watch of Pod hangs"
     assert parts.telemetry.ailments() == ["the watch of Pod hangs"]
 
 
@@ -62,7 +62,7 @@ async def test_probes(parts: Parts, http: httpx.AsyncClient) -> None:
     assert (waiting.status_code, waiting.text) == (503, "waits for the first list of Pod\n")
     parts.synced = True
     assert (await http.get("/readyz")).status_code == 200
-    parts.watch.active_at -= rooms.SILENT_SECONDS + 1
+    parts.ailment = "the watch of Pod hangs"
     ill = await http.get("/healthz")
     assert (ill.status_code, ill.text) == (503, "the watch of Pod hangs\n")
 

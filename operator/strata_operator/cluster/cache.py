@@ -31,8 +31,8 @@ class Cache:
 
     # -- models ------------------------------------------------------------------------------------------------
 
-    def put_model(self, obj: Object, *, own: bool = False) -> None:
-        """Keep what a reconcile reads; versions that are not newer than the one held are ignored.
+    def put_model(self, obj: Object, *, own: bool = False) -> bool:
+        """Keep what a reconcile reads, and whether it was news: a version no newer than the one held is ignored.
 
         ``own``: the answer to our own write, which calls for another look only if it brings another spec.
         """
@@ -47,11 +47,12 @@ class Cache:
         with self._lock:
             held = self._models.get(key)
             if held and int(held["metadata"]["resourceVersion"]) >= int(metadata["resourceVersion"]):
-                return
+                return False
             self._models[key] = slim
             self._names[key[0], child_name(key[1])].add(key[1])
         if not (own and held and held["metadata"]["generation"] == metadata["generation"]):
             self._on_change(key)
+        return True
 
     def remove_model(self, obj: Object) -> None:
         """The model is gone; its children go by their owner references.
@@ -68,6 +69,19 @@ class Cache:
             names.discard(key[1])
             if not names:
                 del self._names[key[0], child_name(key[1])]
+
+    def replace_models(self, objects: Iterable[Object], version: int) -> int:
+        """The whole list as of ``version``: what it lacks is gone, unless it is newer. How many were news."""
+        news, seen = 0, set()
+        for obj in objects:
+            seen.add(obj["metadata"]["uid"])
+            news += self.put_model(obj)
+        with self._lock:
+            held = list(self._models.values())
+        for model in held:
+            if model["metadata"]["uid"] not in seen and int(model["metadata"]["resourceVersion"]) <= version:
+                self.remove_model(model)
+        return news
 
     def model(self, key: Key) -> Mapping[str, Any] | None:
         """The slim copy, None where there is no such model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ READ_SECONDS = 30
 # means a dead connection or nothing at all; a new watch from the same version tells, and costs next to nothing.
 WATCH_SILENCE_SECONDS = 90
 
+PAGE = "500"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -89,6 +90,19 @@ class Client:
         resource = RESOURCES[kind]
         accept = METADATA_ONLY.format("List") if resource.metadata_only else "application/json"
         return self._call("GET", resource.path(namespace), query, accept=accept, verb="list")
+
+    def list_all(self, kind: str, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
+        """All of a kind, page by page, and the version of which the list is."""
+        objects: list[dict[str, Any]] = []
+        query = {**query, "limit": PAGE}
+        while True:
+            page = self.list(kind, **query)
+            objects += page.get("items") or []  # an empty list of metadata has null here
+            after = page["metadata"].get("continue")
+            if not after:
+                return objects, str(page["metadata"]["resourceVersion"])
+            query.pop("resourceVersion", None)  # the token stands for it; both are refused
+            query["continue"] = after
 
     def watch(self, kind: str, **query: str) -> Iterator[dict[str, Any]]:
         """Events from ``resourceVersion`` on, until the server ends it or nothing was heard for a while.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata_operator.api.errors import ApiError, MissingError, UnavailableError
@@ -22,7 +22,7 @@ class FakeClient:
         self.failing: dict[str, ApiError] = {}
         self.losing: set[str] = set()
         self.calls: list[str] = []
-        self._version = 100
+        self.version = 100
         for obj in objects:
             self.keep(obj)
 
@@ -57,6 +57,10 @@ class FakeClient:
         items = [obj for (one, *_), obj in self.objects.items() if one == kind and obj["involvedObject"]["uid"] == uid]
         return {"items": items or None}
 
+    def list_all(self, kind: str, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
+        self._call("list", kind)
+        return [copy.deepcopy(obj) for (one, *_), obj in self.objects.items() if one == kind], str(self.version)
+
     def apply(
         self, kind: str, manifest: Mapping[str, Any], *, manager: str, force: bool, subresource: str | None = None
     ) -> dict[str, Any]:
@@ -68,7 +72,7 @@ class FakeClient:
             raise MissingError(f"{kind} {key[2]} is not there", status=404)
         if "uid" in metadata and (there is None or there["metadata"]["uid"] != metadata["uid"]):
             raise UnavailableError("Precondition failed: UID in precondition", status=409)
-        self._version += 1
+        self.version += 1
         if subresource:
             assert there is not None
             there["status"] = copy.deepcopy(dict(manifest["status"]))
@@ -78,11 +82,11 @@ class FakeClient:
                 {field: value for field, value in manifest.items() if field not in ("apiVersion", "kind")}
             )
             there["metadata"] |= {
-                "uid": metadata.get("uid", f"uid-{kind}-{self._version}"),
+                "uid": metadata.get("uid", f"uid-{kind}-{self.version}"),
                 "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned}],
             }
             self.objects[key] = there
-        there["metadata"]["resourceVersion"] = str(self._version)
+        there["metadata"]["resourceVersion"] = str(self.version)
         if self.calls[-1] in self.losing:
             raise UnavailableError("no answer")
         return copy.deepcopy(there)

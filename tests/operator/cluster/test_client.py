@@ -48,6 +48,21 @@ def test_only_metadata_is_asked_for_where_it_is_enough() -> None:
     assert server.requests[1].headers["Accept"] == "application/json"
 
 
+def test_the_whole_list_is_of_one_version() -> None:
+    """The token of a page stands for the version; the API server refuses to be given both."""
+    pages = iter(
+        [
+            {"metadata": {"resourceVersion": "5", "continue": "token"}, "items": [{"a": 1}]},
+            {"metadata": {"resourceVersion": "5"}, "items": None},
+        ]
+    )
+    with ScriptedServer(lambda request: Answer(body=next(pages))) as server:
+        assert server.client().list_all("StrataModel", resourceVersion="0") == ([{"a": 1}], "5")
+    first, second = (request.query for request in server.requests)
+    assert first == {"resourceVersion": "0", "limit": "500"}
+    assert second == {"continue": "token", "limit": "500"}
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "why"),
     [

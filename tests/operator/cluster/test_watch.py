@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from strata_operator.cluster import watch as rooms
+from strata_operator.cluster import loop as rooms
 from strata_operator.cluster.watch import Watch
 from tests.operator.cluster.server import Answer, Request, ScriptedServer, refusal
 
@@ -28,7 +28,7 @@ class Notes:
     def remove(self, kind: str, obj: Mapping[str, Any]) -> None:
         self.seen.put(("remove", obj["metadata"]["name"]))
 
-    def replace(self, kind: str, objects: list[Mapping[str, Any]]) -> None:
+    def replace(self, kind: str, objects: Sequence[Mapping[str, Any]]) -> None:
         self.seen.put(("replace", [obj["metadata"]["name"] for obj in objects]))
 
     def next(self) -> tuple[str, Any]:
@@ -122,7 +122,8 @@ def test_a_version_that_is_gone_is_listed_anew(answer: Answer) -> None:
 def test_a_broken_watch_goes_on_without_a_new_list() -> None:
     broken = Answer(lines=iter([{"type": "ADDED", "object": obj("b", 7)}]), broken=True)
     script = Script([page("a", version=5)], [broken, Answer(lines=iter([{"type": "ADDED", "object": obj("c", 8)}]))])
-    run(script, Notes(), [("replace", ["a"]), ("put", "b"), ("put", "c")])
+    server, _ = run(script, Notes(), [("replace", ["a"]), ("put", "b"), ("put", "c")])
+    assert server.requests[2].query["resourceVersion"] == "7"
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,0 +1,82 @@
+"""The operator's parts put together, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import kopf
+
+from strata_operator import handlers
+from strata_operator.api.errors import ApiError, MissingError
+from strata_operator.cluster.cache import Cache, Key
+from strata_operator.cluster.client import RESOURCES, Client, configuration
+from strata_operator.cluster.loop import Loop
+from strata_operator.cluster.resync import Resync
+from strata_operator.cluster.watch import Watch
+from strata_operator.reconcile import Reconciler
+from strata_operator.telemetry import Telemetry
+from strata_operator.workers import Workers
+from strata_operator.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+WATCHED = ("ServiceAccount", "ConfigMap", "Service", "Deployment", "Pod")
+STOP_SECONDS = 20.0  # for reconciles under way; the pod's grace period is longer
+
+
+async def run(engine_image: str, address: str, port: int, workers: int) -> None:
+    """Raises ApiError where the cluster does not answer, or lacks the CRD."""
+    config = configuration()
+    queue: WorkQueue[Key] = WorkQueue()
+    loops: list[Loop] = []
+    telemetry = Telemetry(queue, lambda: loops)
+    client = Client(config, on_request=telemetry.requested, threads=workers + len(WATCHED) + 1)
+    await asyncio.to_thread(check_crd, client)
+    cache = Cache(queue.add)
+    resync = Resync(client, cache)
+    loops += [resync, *(Watch(client, kind, cache) for kind in WATCHED)]
+    reconciler = Reconciler(client, cache, engine_image=engine_image)
+    crew = Workers(queue, reconciler, count=workers, on_done=telemetry.reconciled)
+    site = await telemetry.serve(address, port)
+    for loop in loops:
+        loop.start()
+    starter = asyncio.create_task(_start_when_synced(loops, crew))
+    try:
+        # Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
+        await kopf.operator(
+            registry=handlers.registry(cache, config, resync.heard),
+            settings=handlers.settings(),
+            clusterwide=True,
+            standalone=True,
+        )
+    finally:
+        starter.cancel()
+        for loop in loops:
+            loop.stop()
+        if not await asyncio.to_thread(crew.stop, STOP_SECONDS):
+            log.warning(
+                "reconciles were still under way after %s s; they are done again at the next start", STOP_SECONDS
+            )
+        await site.cleanup()
+
+
+def check_crd(client: Client) -> None:
+    """Without the CRD there is nothing to watch, and kopf would wait in silence."""
+    try:
+        client.list("StrataModel", limit="1")
+    except MissingError as error:
+        raise ApiError(
+            f"the CRD StrataModel is not installed ({RESOURCES['StrataModel'].path()} is not there); "
+            "install the chart, or kubectl apply -f manifests/crds/"
+        ) from error
+
+
+async def _start_when_synced(loops: Sequence[Loop], crew: Workers[Key]) -> None:
+    """Before every cache is full, a child that is there would look absent."""
+    for loop in loops:
+        while not await asyncio.to_thread(loop.synced.wait, 1.0):
+            pass
+    log.info("caches are in step with the cluster; reconciling")
+    crew.start()

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from strata_operator.api.errors import UnavailableError
+from strata_operator.cluster import loop as rooms
+from strata_operator.cluster.loop import Loop
+
+SOON = 30.0
+
+
+class Scripted(Loop):
+    """Turns by calling one function after the other; the last one over and over."""
+
+    def __init__(self, *turns: Callable[[], None]) -> None:
+        super().__init__("Pod", silent_seconds=60)
+        self.turns = list(turns)
+
+    def turn(self) -> None:
+        (self.turns.pop(0) if len(self.turns) > 1 else self.turns[0])()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "_RETRY_SECONDS", (0.001,))
+
+
+@pytest.mark.usefixtures("pauses")
+def test_neither_an_outage_nor_a_defect_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    turned = threading.Event()
+
+    def outage() -> None:
+        raise UnavailableError("no answer")
+
+    def defect() -> None:
+        raise ValueError("cannot be read")
+
+    loop = Scripted(outage, defect, turned.set)
+    with caplog.at_level(logging.WARNING):
+        loop.start()
+        assert turned.wait(SOON)
+        loop.stop()
+    assert "scripted of Pod: no answer" in caplog.text
+    assert "ValueError: cannot be read" in caplog.text
+
+
+def test_a_turn_that_does_not_end_is_an_ailment(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("strata_operator.cluster.loop.time.monotonic", lambda: now[0])
+    loop = Scripted(lambda: None)
+    now[0] += 59
+    assert loop.ailment() is None
+    now[0] += 2
+    assert loop.ailment() == "the scripted of Pod hangs"
