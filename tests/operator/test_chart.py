@@ -58,6 +58,8 @@ def test_generated_manifests_are_up_to_date(helm: Helm) -> None:
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("operator.workers=0", "minimum: got 0, want 1"),
         ("image.digest=abc", "does not match pattern"),
+        # As a number it may have lost digits already.
+        ("image.tag=123456789012", "'/image/tag': got number, want string"),
     ],
 )
 def test_unknown_and_wrong_values_are_refused(helm: Helm, value: str, words: str) -> None:
@@ -84,6 +86,12 @@ def test_images(helm: Helm, sets: tuple[str, ...], operator: str, engine: str) -
     container = pod(helm.template(*sets))["containers"][0]
     assert container["image"] == operator
     assert f"--engine-image={engine}" in container["args"]
+
+
+def test_a_tag_of_digits_alone_stays_as_it_is(helm: Helm) -> None:
+    done = helm.run("template", "strata", str(CHART), "--set-string=image.tag=012345678901,engineImage.tag=12e45678")
+    assert "strata-operator:012345678901" in done.stdout
+    assert "strata-engine:12e45678" in done.stdout
 
 
 def test_arguments_are_those_of_the_program(helm: Helm) -> None:
