@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -84,7 +85,7 @@ def test_logits_beside_other_sequences(shape: str) -> None:
     assert tiny.relative(sampled, expected[199:]) < TOLERANCE
 
 
-FAULTS = {
+FAULTS: dict[str, Callable[[RopeConfig], RopeConfig]] = {
     "wrong theta": lambda rope: RopeConfig(theta=20_000.0, scaling=rope.scaling),
     "dropped scaling": lambda rope: RopeConfig(theta=rope.theta),
     "wrong original context": lambda rope: replace(

@@ -1,0 +1,95 @@
+"""The decode measurement's arithmetic and arguments; speed itself is not asserted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strata.bench import bandwidth, decode
+from strata.bench.decode import DecodeReport, weight_bytes_per_token
+from strata.errors import CheckpointError, OptionError
+from strata.store.locate import resolve
+from strata.store.reader import Store
+from tests.engine.tiny_llama import write_checkpoint
+
+REPORT = DecodeReport(
+    model="m",
+    dtype="int4",
+    device="cpu",
+    num_threads=2,
+    prompt_tokens=64,
+    output_tokens=100,
+    weight_bytes_per_token=900_000_000,
+    kv_bytes_per_token=100_000_000,
+    bandwidth=25e9,
+    prefill_seconds=0.5,
+    decode_seconds=5.0,
+    median_step_seconds=0.05,
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_checkpoint(tmp_path_factory.mktemp("bench") / "tiny"))
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path))
+
+
+def test_rates() -> None:
+    table = REPORT.as_dict()
+    assert (table["tokens_per_second"], table["bound_tokens_per_second"], table["ratio"]) == (20.0, 25.0, 0.8)
+    lines = "\n".join(REPORT.lines())
+    assert "bound            25.0 tok/s" in lines
+    assert "decode           20.0 tok/s, median step 50.00 ms" in lines
+    assert "decode / bound   0.80" in lines
+    assert json.loads(json.dumps(table)) == table
+
+
+def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "BUFFER_BYTES", 1 << 22)
+    seen: list[tuple[str, int, int]] = []
+    report = decode.run(
+        checkpoint,
+        "int8",
+        device="cpu",
+        num_threads=1,
+        prompt_tokens=20,
+        output_tokens=9,
+        progress=lambda *event: seen.append(event),
+    )
+    assert (report.dtype, report.device, report.num_threads) == ("int8", "cpu", 1)
+    assert (report.prompt_tokens, report.output_tokens) == (20, 9)
+    assert report.bandwidth > 1e8
+    assert 0 < report.median_step_seconds <= report.decode_seconds
+    assert report.kv_bytes_per_token == (20 + decode.WARM_UP + 4) * 2 * 2 * 2 * 16 * 2
+    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["convert", "load", "decode"]
+    assert all(seen[-1][0] == "decode" and done <= total for _, done, total in seen)
+
+
+def test_an_embedding_that_is_not_the_head_costs_one_row(checkpoint: str) -> None:
+    store = Store.open(resolve(checkpoint, "bf16"))
+    assert store.num_bytes - weight_bytes_per_token(store) == 95 * 64 * 2
+    tied = replace(store, model_config=replace(store.model_config, tie_word_embeddings=True))
+    assert weight_bytes_per_token(tied) == store.num_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"prompt_tokens": 0}, OptionError, "prompt_tokens is 0; 1 or more"),
+        ({"output_tokens": -1}, OptionError, "output_tokens is -1; 1 or more"),
+        ({"dtype": "fp8"}, OptionError, "dtype is 'fp8'; one of bf16, int8, int4"),
+        ({"device": "tpu"}, OptionError, "device is 'tpu'; one of auto, cpu, cuda"),
+        ({"prompt_tokens": 500}, OptionError, "max_model_len is 632; the checkpoint's positions reach 128"),
+        ({"source": "/nowhere"}, CheckpointError, "/nowhere"),
+    ],
+)
+def test_bad_arguments(checkpoint: str, arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        decode.run(**{"source": checkpoint, "dtype": "bf16", "progress": lambda *_: None, **arguments})  # type: ignore[arg-type]
