@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -98,7 +99,8 @@ def _compile(part: Part) -> None:
                 check=False,
             ).returncode
         if status != 0:
-            raise BuildError(f"{part.label} did not build; the end of {log}:\n{last_lines(log)}")
+            how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            raise BuildError(f"{part.label} did not build ({how}); the end of {log}:\n{last_lines(log)}")
         _name_binaries(part, out)
         _copy_files(part, out)
         out.chmod(0o755)

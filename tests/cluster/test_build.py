@@ -72,10 +72,16 @@ def test_a_part_is_built_once_and_then_taken_from_the_cache(go: FakeGo, thing: P
 
 def test_a_failing_part_shows_the_compilers_last_lines_and_leaves_nothing(go: FakeGo, thing: Part) -> None:
     go.behave('echo half > "${2}program"; seq 100; echo "main.go:1: undefined: x" >&2; exit 1')
-    with pytest.raises(BuildError, match=r"thing did not build(.|\n)*100\n +main\.go:1: undefined: x$"):
+    with pytest.raises(BuildError, match=r"thing did not build \(status 1\)(.|\n)*100\n +main\.go:1: undefined: x$"):
         build([thing], lambda _: None)
     assert not thing.is_built
     assert [path for path in parts.cache_root().iterdir() if path.is_dir()] == []
+
+
+def test_a_killed_compiler_is_told_from_a_failing_one(go: FakeGo, thing: Part) -> None:
+    go.behave("kill -9 $$")
+    with pytest.raises(BuildError, match=r"thing did not build \(killed by SIGKILL\)"):
+        build([thing], lambda _: None)
 
 
 def test_a_build_that_leaves_a_program_out_is_no_success(go: FakeGo, thing: Part) -> None:
