@@ -11,7 +11,15 @@ from typing import Any
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import Trouble, shorten
-from strata_operator.api.errors import ForeignObjectError, InvalidSpecError, LeavingError, MissingError, RefusedError
+from strata_operator.api.errors import (
+    ApiError,
+    ForeignObjectError,
+    InvalidSpecError,
+    LeavingError,
+    MissingError,
+    RefusedError,
+    UnavailableError,
+)
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod, warned
@@ -125,7 +133,14 @@ class Reconciler:
             return pod
         if age.total_seconds() < CREATING_SECONDS:
             return pod
-        return replace(pod, trouble=warned(events.of_pod(self._client, pod)))
+        try:
+            return replace(pod, trouble=warned(events.of_pod(self._client, pod)))
+        except ApiError as error:
+            if isinstance(error, UnavailableError) and error.status != 403:
+                raise
+            # Who may not read events is told all the rest nevertheless.
+            log.warning("%s/%s: why the pod is not created cannot be read: %s", pod.namespace, pod.name, error)
+            return pod
 
     def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
         """Write the status if it differs; whether it was written."""

@@ -270,6 +270,19 @@ def test_a_container_that_is_not_created_gets_its_reason_from_the_pod_s_events()
     )
 
 
+def test_without_the_right_to_read_events_the_status_is_written_all_the_same() -> None:
+    world = World()
+    world.run()
+    world.put_pod()
+    world.now = CREATED + timedelta(seconds=CREATING_SECONDS * 2)
+    world.client.failing["list Event"] = UnavailableError('cannot list resource "events"', status=403)
+    assert world.run() == Result("changed", again_in=CREATING_SECONDS)
+    assert world.condition("Progressing")["reason"] == "Creating"
+    world.client.failing["list Event"] = UnavailableError("503", status=503)
+    with pytest.raises(UnavailableError):  # a moment's silence is no reason to take a reason back
+        world.run()
+
+
 def test_an_engine_s_last_words_reach_the_condition() -> None:
     world = World()
     world.run()
