@@ -89,7 +89,7 @@ FAULTS: dict[str, Callable[[RopeConfig], RopeConfig]] = {
     "wrong theta": lambda rope: RopeConfig(theta=20_000.0, scaling=rope.scaling),
     "dropped scaling": lambda rope: RopeConfig(theta=rope.theta),
     "wrong original context": lambda rope: replace(
-        rope, scaling={**rope.scaling, "original_max_position_embeddings": 512}
+        rope, scaling={**(rope.scaling or {}), "original_max_position_embeddings": 512}
     ),
 }
 

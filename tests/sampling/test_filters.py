@@ -39,9 +39,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), CASES)
-@pytest.mark.parametrize("first_look", [pytest.param(VOCAB, id="all at once"), pytest.param(8, id="few, then all")])
-def test_candidates(monkeypatch: pytest.MonkeyPatch, top_k: int, top_p: float, first_look: int) -> None:
-    monkeypatch.setattr(filters, "FIRST_LOOK", first_look)
+@pytest.mark.parametrize("looks", [pytest.param((), id="all at once"), pytest.param((8, 20), id="few, more, all")])
+def test_candidates(monkeypatch: pytest.MonkeyPatch, top_k: int, top_p: float, looks: tuple[int, ...]) -> None:
+    monkeypatch.setattr(filters, "LOOKS", looks)
     logits = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(5)) * 2
     logits[1] = logits[1].bfloat16().float()
     logits[2] = 0  # all alike: the smaller id first

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-# The likeliest tokens that are looked at first; a row whose top_k is larger, or whose top_p reaches beyond them, is
-# sorted whole. 49,152 logits on one Zen 4 core: 512 of them in 0.3 ms, all in 3 ms.
-FIRST_LOOK = 512
+# How many of the likeliest tokens are looked at, one width after another until a row's filters end within it; then all.
+# One row of 49,152 logits on one Zen 4 core: found and sorted in 0.15 ms, 0.2 ms, and all in 4.1 ms.
+LOOKS = (512, 4096)
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
@@ -56,45 +58,56 @@ def candidates(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> 
     """
     rows, vocab = scaled.shape
     limits = [k if 0 < k < vocab else vocab for k in top_k]
-    width = min(vocab, FIRST_LOOK)
-    ids, probs, complete = _filter(scaled, *_likeliest(scaled, width), limits, top_p)
-    incomplete = [i for i in range(rows) if not complete[i]]
-    if not incomplete:
-        return ids, probs
-    subset = _rows(scaled, incomplete)
-    values, order = subset.sort(dim=-1, descending=True, stable=True)
-    more_ids, more_probs, _ = _filter(
-        subset, values, order, [limits[i] for i in incomplete], [top_p[i] for i in incomplete]
-    )
-    all_ids = torch.nn.functional.pad(ids, (0, vocab - width))
-    all_probs = torch.nn.functional.pad(probs, (0, vocab - width))
-    all_ids[incomplete], all_probs[incomplete] = more_ids, more_probs
-    return all_ids, all_probs
+    pending = list(range(rows))
+    ids = torch.zeros(rows, 0, dtype=torch.int64, device=scaled.device)
+    probs = torch.zeros(rows, 0, device=scaled.device)
+    for width in (*(look for look in LOOKS if look < vocab), vocab):
+        subset = _rows(scaled, pending)
+        found = _filter(subset, width, [limits[i] for i in pending], [top_p[i] for i in pending])
+        ids, probs = (functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in (ids, probs))
+        ids[pending], probs[pending] = found.ids, found.probs
+        pending = [i for i, complete in zip(pending, found.complete, strict=True) if not complete]
+        if not pending:
+            break
+    return ids, probs
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """ids and probs as ``candidates`` gives them, of each row's likeliest; complete: whether they hold all that the
+    row's filters leave."""
+
+    ids: Tensor
+    probs: Tensor
+    complete: list[bool]
 
 
 def _likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The ``width`` largest of each row, values and ids, in the order of a stable sort."""
+    if width == scaled.shape[1]:
+        return scaled.sort(dim=-1, descending=True, stable=True)
     ids = scaled.topk(width, -1, sorted=False).indices.sort(-1).values
     values, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(-1, order)
 
 
-def _filter(
-    scaled: Tensor, values: Tensor, ids: Tensor, limits: Sequence[int], top_p: Sequence[float]
-) -> tuple[Tensor, Tensor, list[bool]]:
-    """ids and probs as ``candidates``, and for each row whether ``values``, sorted, hold all that its filters leave."""
-    vocab, width = scaled.shape[1], values.shape[1]
+def _filter(scaled: Tensor, width: int, limits: Sequence[int], top_p: Sequence[float]) -> _Found:
+    """The filters over each row's ``width`` likeliest tokens."""
+    vocab = scaled.shape[1]
+    values, ids = _likeliest(scaled, width)
     limit = torch.tensor(limits, device=scaled.device)[:, None]
     nucleus = torch.tensor(top_p, dtype=torch.float64, device=scaled.device)[:, None]
     kept = values.masked_fill(torch.arange(width, device=scaled.device) >= limit, -torch.inf)
-    total = torch.where(limit < vocab, kept.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
+    total = kept.logsumexp(-1, keepdim=True)
+    if max(limits) == vocab:  # what top_k does not cut is measured against all
+        total = torch.where(limit < vocab, total, scaled.logsumexp(-1, keepdim=True))
     probs = (kept - total).exp()
     before = probs.cumsum(-1, dtype=torch.float64).sub_(probs)
     probs = probs.masked_fill((before >= nucleus) & (nucleus < 1), 0)
     # Of the tokens alike to the last one seen, some may not be among the values: a row that keeps any needs them all.
     beyond = values.masked_fill(probs == 0, torch.inf).amin(-1) > values[:, -1]
     complete = beyond & ((limit <= width) | (limit == vocab))[:, 0]
-    return ids, probs, [True] * len(limits) if width == vocab else complete.tolist()
+    return _Found(ids, probs, [True] * len(limits) if width == vocab else complete.tolist())
 
 
 def _pick(probs: Tensor, uniform: Sequence[float]) -> Tensor:

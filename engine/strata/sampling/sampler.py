@@ -71,8 +71,8 @@ class Sampler:
         return logits
 
     def _draw(self, logits: Tensor, requests: Sequence[_Request]) -> list[int]:
-        token_ids: list[int] = logits.argmax(-1).tolist()
         random = [i for i, request in enumerate(requests) if request.params.temperature > 0]
+        token_ids = [0] * len(requests) if len(random) == len(requests) else logits.argmax(-1).tolist()
         if not random:
             return token_ids
         params = [requests[i].params for i in random]
