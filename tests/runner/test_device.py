@@ -8,7 +8,7 @@ import torch
 from strata.config import DeviceConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import num_cpus
-from strata.runner.device import capacity_bytes, open_device, used_bytes
+from strata.runner.device import capacity_bytes, open_device, out_of_memory, used_bytes
 
 
 @pytest.mark.usefixtures("no_card")
@@ -36,6 +36,16 @@ def test_capacity_of_a_card(monkeypatch: pytest.MonkeyPatch, free: int, expected
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
     config = DeviceConfig(device="cuda", gpu_memory_utilization=0.9)
     assert capacity_bytes(open_device(config), config, loaded_bytes=10) == expected
+
+
+def test_a_card_that_fills_up_meanwhile() -> None:
+    with (
+        pytest.raises(
+            HardwareError, match=r"cpu ran out of memory while .* lower gpu_memory_utilization .* \(tried 9\)"
+        ),
+        out_of_memory(open_device(DeviceConfig(device="cpu"))),
+    ):
+        raise torch.OutOfMemoryError("tried 9\nmore")
 
 
 def test_threads() -> None:

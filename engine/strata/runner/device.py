@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,18 @@ def capacity_bytes(device: Device, config: DeviceConfig, *, loaded_bytes: int = 
         return available_memory() + loaded_bytes
     free, total = torch.cuda.mem_get_info(device.torch_device)
     return min(int(total * config.gpu_memory_utilization), free + loaded_bytes)
+
+
+@contextmanager
+def out_of_memory(device: Device) -> Iterator[None]:
+    """Translate torch's error for a card that is fuller than it was when the plan was made."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise HardwareError(
+            f"{device.name} ran out of memory while the model was loaded: another process may have taken some since; "
+            f"free it, or lower gpu_memory_utilization or max_model_len ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def used_bytes(device: Device) -> int:

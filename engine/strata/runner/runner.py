@@ -14,7 +14,7 @@ from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.registry import Model
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
-from strata.runner.device import Device, capacity_bytes, open_device, used_bytes
+from strata.runner.device import Device, capacity_bytes, open_device, out_of_memory, used_bytes
 from strata.runner.inputs import build_inputs
 from strata.scheduler.batch import Batch
 from strata.store.reader import Store
@@ -66,23 +66,24 @@ class Runner:
 
         max_model_len = plan(store.num_bytes, 0).max_model_len
         used_before = used_bytes(device)
-        tensors = dict(store.load(device.torch_device, progress))
         kernels = kernels_for(device.torch_device, compute_dtype)
-        with torch.inference_mode():
+        with torch.inference_mode(), out_of_memory(device):
+            tensors = dict(store.load(device.torch_device, progress))
             model = registry.build(model_config, tensors, kernels, compute_dtype, max_model_len)
         del tensors
         # Kernels re-order weights: what they take is known only now.
         taken = max(store.num_bytes, used_bytes(device) - used_before)
         final = plan(taken, taken)
-        pool = KVPool(
-            model_config.num_layers,
-            final.num_blocks,
-            final.block_size,
-            model_config.num_kv_heads,
-            model_config.head_dim,
-            compute_dtype,
-            device.torch_device,
-        )
+        with out_of_memory(device):
+            pool = KVPool(
+                model_config.num_layers,
+                final.num_blocks,
+                final.block_size,
+                model_config.num_kv_heads,
+                model_config.head_dim,
+                compute_dtype,
+                device.torch_device,
+            )
         for line in budget_table(final):
             logger.info("%s", line)
         return cls(model, model_config.vocab_size, device, final, pool)
