@@ -76,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_real_model_answers_openais_client(server: Server) -> None:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=300) as client:
         question: list[openai.types.chat.ChatCompletionMessageParam] = [
-            {"role": "user", "content": "Why is the sky blue?"}
+            {"role": "user", "content": "What is the capital of France? Answer in English."}
         ]
         whole = client.chat.completions.create(model="smol", messages=question, temperature=0, max_tokens=24)
         stream = client.chat.completions.create(
@@ -90,7 +90,7 @@ def test_a_real_model_answers_openais_client(server: Server) -> None:
         chunks = list(stream)
     text = whole.choices[0].message.content
     assert text is not None
-    assert "scattering" in text
+    assert "Paris" in text  # the likeliest token by 0.9 at every step, so no rounding changes it
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
     assert whole.usage is not None
     assert chunks[-1].usage == whole.usage
