@@ -19,8 +19,10 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How the next token is drawn.
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. repetition_penalty: 1 is off (over prompt and output).
-    seed: the same seed, prompt and parameters give the same tokens whatever else runs in the batch; None draws one.
+    temperature: 0, or next to it, is greedy. top_k: 0 is off. top_p: 1 is off. repetition_penalty: 1 is off (over
+    prompt and output).
+    seed: the same seed, parameters and logits draw the same tokens whatever else runs in the batch; None draws a seed.
+    Logits themselves may differ in their last bits with the size of the batch, which can turn a close draw.
     max_tokens: at most this many new tokens, >= 1. stop_token_ids: end the sequence beside the model's own
     end-of-sequence ids; the token that stops is not part of the output text.
     """

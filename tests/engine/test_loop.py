@@ -86,6 +86,36 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
     assert run(loop) == alone
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"temperature": 1e-46}, id="a temperature that is zero in float32"),
+        pytest.param({"temperature": 0.5, "top_k": 2**70, "top_p": 1e-300}, id="filters beyond any number of torch's"),
+        pytest.param({"repetition_penalty": 1e-38}, id="a penalty that overflows"),
+    ],
+)
+def test_no_request_can_end_the_engine(store: Path, settings: dict[str, float]) -> None:
+    loop = float32.load(config(store))
+    loop.add(request(2))
+    alone = run(loop)
+    loop.add(request(1, **settings))
+    loop.add(request(2))
+    together = run(loop)
+    assert together["r2"] == alone["r2"]
+    failed = "repetition_penalty" in settings
+    assert (together["r1"][1] is FinishReason.ERROR) == failed
+    assert loop.stats().num_free_blocks == loop.stats().num_total_blocks
+
+
+def test_an_output_that_is_not_finite_is_explained(store: Path) -> None:
+    loop = float32.load(config(store))
+    loop.add(request(1, repetition_penalty=1e-38))
+    (output,) = loop.step().outputs
+    assert (output.token_ids, output.finish_reason) == ((), FinishReason.ERROR)
+    assert "not finite" in (output.error or "")
+    assert not loop.has_work
+
+
 def test_abort_frees_blocks_and_forgets_the_request(store: Path) -> None:
     loop = float32.load(config(store))
     loop.add(request(1))

@@ -86,6 +86,10 @@ def test_the_ends_of_the_range_pick_tokens_that_are_there(uniform: float, top_k:
     assert token in kept(logits[0], top_k, top_p) & set(range(10, 14))
 
 
+def test_no_pick_is_outside_of_the_row() -> None:
+    assert filters._pick(torch.full((1, VOCAB), torch.nan), [0.5]).tolist() == [VOCAB - 1]
+
+
 def test_unlikely_tokens_are_not_swallowed() -> None:
     """100,000 tokens share a thousandth of the mass; float32 sums would round them away beside the likely one."""
     logits = torch.zeros(1, 100_001)

@@ -34,7 +34,9 @@ def draws(name: str, settings: SamplingParams, steps: int, beside: int = 0) -> l
     out = []
     for step in range(steps):
         rows = torch.cat([logits_of(500 + step, beside), logits_of(step)])
-        out.append(sampler.sample(rows, [*others, name])[-1])
+        token_id = sampler.sample(rows, [*others, name])[-1]
+        assert token_id is not None
+        out.append(token_id)
     return out
 
 
@@ -42,6 +44,47 @@ def test_temperature_zero_is_greedy() -> None:
     sampler = Sampler(VOCAB, CPU)
     sampler.add("a", params(temperature=0, top_k=5, top_p=0.1), (1,))
     assert [sampler.sample(logits_of(s), ["a"]) for s in range(9)] == [[int(logits_of(s).argmax())] for s in range(9)]
+
+
+@pytest.mark.parametrize("temperature", [1e-46, 1e-40, 9e-6])
+def test_a_temperature_next_to_zero_is_greedy(temperature: float) -> None:
+    sampler = Sampler(VOCAB, CPU)
+    sampler.add("a", params(temperature=temperature, seed=1), (1,))
+    assert [sampler.sample(logits_of(s), ["a"]) for s in range(9)] == [[int(logits_of(s).argmax())] for s in range(9)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"temperature": 0}, id="greedy"),
+        pytest.param({"top_k": 4}, id="filtered"),
+        pytest.param({"repetition_penalty": 1e-38}, id="a penalty that overflows"),
+        pytest.param({"repetition_penalty": 1e-46}, id="a penalty that is zero in float32"),
+    ],
+)
+def test_a_row_that_is_not_finite_ends_alone(settings: dict[str, Any]) -> None:
+    """Each row beside the bad one draws what it would draw without it."""
+    sampler = Sampler(VOCAB, CPU)
+    for name in "ac":
+        sampler.add(name, params(seed=1), (1,))
+    sampler.add("b", params(**settings), tuple(range(VOCAB)))
+    rows = logits_of(4, 3)
+    if "repetition_penalty" not in settings:
+        rows[1, 7] = torch.nan
+    alone = Sampler(VOCAB, CPU)
+    for name in "ac":
+        alone.add(name, params(seed=1), (1,))
+    first, bad, last = sampler.sample(rows, ["a", "b", "c"])
+    assert bad is None
+    assert [first, last] == alone.sample(rows[[0, 2]], ["a", "c"])
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_a_row_of_one_value_that_is_no_number_gives_none(value: float) -> None:
+    sampler = Sampler(VOCAB, CPU)
+    sampler.add("a", params(), (1,))
+    assert sampler.sample(torch.full((1, VOCAB), value), ["a"]) == [None]
 
 
 @pytest.mark.parametrize(

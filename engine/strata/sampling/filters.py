@@ -117,7 +117,7 @@ def _pick(probs: Tensor, uniform: Sequence[float]) -> Tensor:
     """
     sums = probs.cumsum(-1, dtype=torch.float64)
     target = sums[:, -1:] * torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
-    return torch.searchsorted(sums, target, right=True)[:, 0]
+    return torch.searchsorted(sums, target, right=True)[:, 0].clamp_(max=probs.shape[1] - 1)
 
 
 def _rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:

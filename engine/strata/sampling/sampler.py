@@ -13,6 +13,10 @@ from torch import Tensor
 from strata.request import SamplingParams
 from strata.sampling.filters import draw, penalize, scale
 
+# A temperature below this is greedy: the likeliest token leads the next by more than any draw can bridge, and float32
+# has no number for the smallest ones.
+MIN_TEMPERATURE = 1e-5
+
 
 @dataclass(slots=True)
 class _Request:
@@ -48,15 +52,23 @@ class Sampler:
         self._requests.pop(request_id, None)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, request_ids: Sequence[str]) -> list[int]:
-        """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's."""
+    def sample(self, logits: Tensor, request_ids: Sequence[str]) -> list[int | None]:
+        """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's.
+
+        None for a row that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
+        """
         requests = [self._requests[request_id] for request_id in request_ids]
         assert logits.shape == (len(requests), self.vocab_size), f"{list(logits.shape)} for {len(requests)} requests"
         logits = self._penalize(logits, requests)
-        token_ids = self._draw(logits, requests)
+        largest, likeliest = logits.max(-1)
+        token_ids: list[int | None] = likeliest.tolist()
+        for i, is_sound in enumerate(largest.isfinite().tolist()):
+            if not is_sound:
+                token_ids[i] = None
+        self._draw(logits, requests, token_ids)
         for request, token_id in zip(requests, token_ids, strict=True):
             request.num_tokens += 1
-            if request.seen is not None:
+            if request.seen is not None and token_id is not None:
                 request.seen[token_id] = True
         return token_ids
 
@@ -70,11 +82,15 @@ class Sampler:
         logits[rows] = penalize(logits[rows], torch.stack(list(seen.values())), penalty)
         return logits
 
-    def _draw(self, logits: Tensor, requests: Sequence[_Request]) -> list[int]:
-        random = [i for i, request in enumerate(requests) if request.params.temperature > 0]
-        token_ids = [0] * len(requests) if len(random) == len(requests) else logits.argmax(-1).tolist()
+    def _draw(self, logits: Tensor, requests: Sequence[_Request], token_ids: list[int | None]) -> None:
+        """Put drawn tokens in the place of the likeliest, where a request is not greedy."""
+        random = [
+            i
+            for i, request in enumerate(requests)
+            if request.params.temperature >= MIN_TEMPERATURE and token_ids[i] is not None
+        ]
         if not random:
-            return token_ids
+            return
         params = [requests[i].params for i in random]
         rows = logits if len(random) == len(requests) else logits[random]
         drawn = draw(
@@ -85,7 +101,6 @@ class Sampler:
         )
         for i, token_id in zip(random, drawn, strict=True):
             token_ids[i] = token_id
-        return token_ids
 
 
 def uniform(seed: int, position: int) -> float:

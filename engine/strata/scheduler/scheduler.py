@@ -14,13 +14,18 @@ from collections.abc import Collection, Mapping
 
 from strata.config import SchedulerConfig
 from strata.errors import OptionError, OverloadedError, RequestError
-from strata.request import GenerationRequest, TokenOutput
+from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.scheduler.batch import Batch, EngineStats, ScheduledSequence
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
 from strata.scheduler.stopping import finish_reason
 
 logger = logging.getLogger(__name__)
+
+NO_TOKEN = (
+    "no token can be drawn for this request: the model's output is not finite (NaN or infinite). A repetition_penalty "
+    "far from 1 can do that; where requests without one fail too, the weights are unsound"
+)
 
 
 class Scheduler:
@@ -109,10 +114,11 @@ class Scheduler:
             budget -= len(step[-1].token_ids)
         return Batch(tuple(step)) if step else None
 
-    def update(self, batch: Batch, token_ids: Mapping[str, int]) -> tuple[TokenOutput, ...]:
+    def update(self, batch: Batch, token_ids: Mapping[str, int | None]) -> tuple[TokenOutput, ...]:
         """Take in a step that has run; ``token_ids`` has the token drawn for each sequence with ``samples``.
 
-        Returns one output for each of these. Those that end here have freed their blocks.
+        None where none could be drawn, which ends that sequence with an error. Returns one output for each of these.
+        Those that end here have freed their blocks.
         """
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
@@ -121,6 +127,11 @@ class Scheduler:
             if not part.samples:
                 continue
             token_id = token_ids[part.request_id]
+            if token_id is None:
+                self._running.remove(sequence)
+                self._forget(sequence)
+                outputs.append(TokenOutput(part.request_id, (), FinishReason.ERROR, NO_TOKEN))
+                continue
             sequence.token_ids.append(token_id)
             reason = finish_reason(
                 token_id,
