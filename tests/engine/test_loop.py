@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
         pytest.param({"repetition_penalty": 1e-38}, id="a penalty that overflows"),
     ],
 )
-def test_no_request_can_end_the_engine(store: Path, settings: dict[str, float]) -> None:
+def test_no_request_can_end_the_engine(store: Path, settings: dict[str, Any]) -> None:
     loop = float32.load(config(store))
     loop.add(request(2))
     alone = run(loop)

@@ -91,13 +91,18 @@ def make_engine(store: Path, encode: Callable[[str], list[int]]) -> Callable[...
     """A fake engine over the tiny store, which answers every request with ``text``."""
 
     def make(
-        text: str = "hello world", *, max_model_len: int = 256, directory: Path = store, **options: Any
+        text: str = "hello world",
+        *,
+        max_model_len: int = 256,
+        directory: Path = store,
+        kind: type[FakeEngine] = FakeEngine,
+        **options: Any,
     ) -> FakeEngine:
         def script(_: GenerationRequest) -> list[int]:
             return encode(text)
 
         ready = replace(FAKE_READY, store_path=str(directory), max_model_len=max_model_len, vocab_size=300)
-        return FakeEngine(options.pop("script", script), ready=ready, **options)
+        return kind(options.pop("script", script), ready=ready, **options)
 
     return make
 

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -122,6 +123,43 @@ async def test_a_second_signal_ends_at_once(running: Callable[..., Running], htt
     await task
     assert server.engine.state == "closed"
     answer.cancel()
+
+
+class StuckEngine(FakeEngine):
+    """Ends only when it is killed, which whoever waits for its end does when he is cut short."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.closing, self.killed = asyncio.Event(), asyncio.Event()
+
+    async def close(self) -> None:
+        self.closing.set()
+        try:
+            await self.killed.wait()
+        finally:
+            self.killed.set()
+
+
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "after the grace"])
+async def test_a_second_signal_does_not_wait_for_a_stuck_engine(
+    running: Callable[..., Running], http: httpx.AsyncClient, is_idle: bool
+) -> None:
+    server = running(kind=StuckEngine)
+    assert isinstance(server.engine, StuckEngine)
+    task = server.start(grace_seconds=0)
+    await server.ready.wait()
+    server.engine.pause()
+    if not is_idle:
+        answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
+        await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await server.engine.closing.wait()
+    assert not task.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(60):
+        await task
+    if not is_idle:
+        answer.cancel()
 
 
 async def test_a_server_can_be_stopped_while_it_loads(running: Callable[..., Running], http: httpx.AsyncClient) -> None:

@@ -60,43 +60,50 @@ async def run(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
 
-    stopping, forced = asyncio.Event(), asyncio.Event()
-    stopped = asyncio.create_task(stopping.wait())
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()  # by the first signal
+    forced: asyncio.Future[None] = loop.create_future()  # by the second
 
     def stop() -> None:
-        if stopping.is_set():
-            logger.warning("a second signal: ending now")
-            forced.set()
-            serving.cancel()
-        else:
+        if not stopped.done():
             logger.info("stopping: requests in flight have %d s to end", grace_seconds)
-            stopping.set()
+            stopped.set_result(None)
+        elif not forced.done():
+            logger.warning("a second signal: ending now")
+            forced.set_result(None)
 
-    loop = asyncio.get_running_loop()
+    async def first_of(*waited: asyncio.Future[None], seconds: float | None = None) -> None:
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
-        await asyncio.wait({serving, watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(serving, watching, stopped)
         server.should_exit = True
-        await asyncio.wait({serving}, timeout=grace_seconds)
-        if not serving.done():
+        await first_of(serving, forced, seconds=grace_seconds)
+        if not serving.done() and not forced.done():
             logger.warning("the time is over: requests in flight end with an error")
-            await service.close()
-            await asyncio.wait({serving}, timeout=_LAST_WORDS_SECONDS)
+            await first_of(asyncio.create_task(service.close()), forced)
+            await first_of(serving, forced, seconds=_LAST_WORDS_SECONDS)
         if watching.done():
             watching.result()
-        if serving.done() and not serving.cancelled():
+        if serving.done():
             serving.result()
     finally:
-        for task in (serving, watching, stopped):
-            task.cancel()
-        await asyncio.gather(serving, watching, stopped, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FORCED_SECONDS if forced.is_set() else None):
-                await service.close()  # kills the engine when it is cut short
+        await _cancel(serving, watching)
+        closing = asyncio.create_task(service.close())
+        await first_of(closing, forced)
+        await first_of(closing, seconds=_FORCED_SECONDS)
+        await _cancel(closing)  # an engine that still runs is killed
         listener.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _watch(
