@@ -153,10 +153,11 @@ async def test_a_killed_process_is_noticed(start_stub: StartStub) -> None:
     assert client.state == "failed"
 
 
-async def test_interrupts_are_left_to_the_parent(start_stub: StartStub) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signals_to_the_group_are_left_to_the_parent(start_stub: StartStub, number: signal.Signals) -> None:
     client = await start_stub()
     assert client.pid is not None
-    os.kill(client.pid, signal.SIGINT)
+    os.kill(client.pid, number)
     assert await collect(client, request("a")) == run_alone(request("a"), MAX_MODEL_LEN)
 
 
@@ -246,24 +247,32 @@ async def main(load, prompt):
     output = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     print(client.pid, flush=True)
-    await asyncio.Event().wait()
+    if not sys.stdin.read():
+        await asyncio.Event().wait()
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1], (int(sys.argv[2]),)))
 """
 
 
+@pytest.mark.parametrize("returns", [False, True], ids=["killed", "returns without a close"])
 @pytest.mark.parametrize("prompt", [1, HANGS], ids=["idle", "stuck in a step"])
-def test_the_parents_death_ends_the_process(tmp_path: Path, prompt: int) -> None:
+def test_the_parents_end_ends_the_process(tmp_path: Path, prompt: int, returns: bool) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
-        [sys.executable, script, LOAD, str(prompt)], stdout=subprocess.PIPE, env=environment
+        [sys.executable, script, LOAD, str(prompt)],
+        stdin=subprocess.PIPE if returns else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environment,
     ) as parent:
         assert parent.stdout is not None
         engine = os.pidfd_open(int(parent.stdout.readline()))
-        parent.kill()
+        if returns:
+            parent.communicate(b"return", timeout=60)
+        else:
+            parent.kill()
     try:
         assert select.select([engine], [], [], 60)[0], "the engine outlives its parent"
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import multiprocessing
 import signal
@@ -88,9 +89,11 @@ class EngineClient:
             target=run_engine,
             args=(theirs, self._config, self._load, logging.getLogger().getEffectiveLevel()),
             name="strata-engine",
-            daemon=True,  # if close() is never called, the interpreter ends the process instead of waiting for it
+            daemon=True,
         )
         self._process.start()
+        # If close() is never called: the interpreter would end the process by SIGTERM, which it ignores, and wait.
+        atexit.register(self._process.kill)
         theirs.close()  # so that the end of the process is the end of the pipe
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pipe.fileno(), self._on_readable)
@@ -198,6 +201,7 @@ class EngineClient:
             pass
         self._pipe.close()
         self._process.join()
+        atexit.unregister(self._process.kill)
         self._fail(EngineFailed(_obituary(self._process.exitcode), is_usage_error=False))
         self._exited.set()
 

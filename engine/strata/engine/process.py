@@ -1,8 +1,9 @@
 """The engine's process: load, then step for as long as there is work, and sleep when there is none.
 
-The main thread loads and steps; a second one takes commands from the pipe, so that neither side ever waits for the
-other to read, and the death of the parent is seen even in the middle of a step. The process ends after ``Shutdown``,
-after a failure (which it reports), or when its parent is gone.
+The main thread loads and steps; a second one takes commands from the pipe, so that the parent never waits for a step,
+and its death is seen even in the middle of one. The engine does wait for the parent, which reads all the time, when the
+pipe is full of outputs. The process ends after ``Shutdown``, after a failure (which it reports), or when its parent is
+gone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ Load = Callable[[EngineConfig, Report], StepLoop]
 
 def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int) -> None:
     """The process's main function. ``load`` is the import path ``module:function`` of a ``Load``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    # Ctrl-C and a service manager's SIGTERM reach the whole group; the parent decides what they mean, and ends this.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logs.configure(log_level)
     faulthandler.enable()  # a crash in native code leaves a trace
     yield_early(config.device.num_threads)
