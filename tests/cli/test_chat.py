@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 from collections.abc import Callable
 
+import pytest
+
+from strata.cli.client import Client
+from strata.errors import OptionError
 from strata.request import GenerationRequest
 from tests.server.conftest import Live
 
@@ -42,6 +48,50 @@ def test_a_server_that_is_not_there_is_named(strata: Strata) -> None:
     assert result.returncode == 2
     assert "no server answers at http://127.0.0.1:9" in result.stderr
     assert "strata serve" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("http://127.0.0.1:abc", id="a port that is no number"),
+        pytest.param("http://127.0.0.1:70000", id="a port that is too large"),
+        pytest.param("http://[bad", id="half an IPv6 address"),
+        pytest.param("http://", id="no host"),
+        pytest.param("http://a b/", id="a space"),
+        pytest.param("http://127.0.0.1:8000/\u00fc", id="a character outside of ASCII"),
+        pytest.param("ftp://127.0.0.1", id="another protocol"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match=r"is no address of a server: .*; give one like http://127"):
+        Client(url, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", "is no HTTP server", id="another protocol"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[]", "is no server of the OpenAI API", id="cut off"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n", "no server of the OpenAI API: b'{}'", id="other events"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\ndata: [\n", "no server of the OpenAI API: b'\\['", id="no JSON"),
+        pytest.param(b"", "no server answers", id="nothing"),
+    ],
+)
+def test_what_is_no_such_server_is_told(answer: bytes, words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "named" if b"data" in answer else None)
+        with pytest.raises(OptionError, match=words):
+            list(client.stream([]))
+        thread.join()
 
 
 def test_an_unknown_model_is_refused_with_the_known(strata: Strata, live: MakeLive) -> None:

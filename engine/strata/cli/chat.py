@@ -39,8 +39,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """One answer, or a conversation until /exit or the end of input."""
-    if not arguments.url.startswith(("http://", "https://")):
-        raise OptionError(f"--url {arguments.url!r} is no address of a server; give one like {DEFAULT_URL}")
     if arguments.prompt is not None and not arguments.prompt.strip():
         raise OptionError("the prompt is empty; give a question, or none for a conversation")
 

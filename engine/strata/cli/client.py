@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -15,13 +16,27 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Client:
-    """``url``: where the server is, with or without ``/v1``. ``model``: None takes the server's first."""
+    """``url``: where the server is, with or without ``/v1``. ``model``: None takes the server's first.
+
+    Raises OptionError for an address that cannot be one.
+    """
 
     def __init__(self, url: str, model: str | None) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._model = model
+        try:
+            parts = urllib.parse.urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("it needs http:// or https:// and the name of a host")
+            parts.port  # noqa: B018  raises for one that is no number, or too large
+            url.encode("ascii")
+            if any(character <= " " or character == "\x7f" for character in url):
+                raise ValueError("it holds a space or a control character")
+        except ValueError as error:
+            message = f"--url {url!r} is no address of a server: {error}; give one like http://127.0.0.1:8000"
+            raise OptionError(message) from error
         # A proxy for the outside world cannot know what listens on this machine.
-        local = urllib.parse.urlsplit(url).hostname in _LOOPBACK
+        local = parts.hostname in _LOOPBACK
         self._opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
 
     def model(self) -> str:
@@ -30,7 +45,7 @@ class Client:
             with self._open("/v1/models", None) as response:
                 try:
                     self._model = str(json.load(response)["data"][0]["id"])
-                except (ValueError, LookupError, TypeError):
+                except (ValueError, LookupError, TypeError, http.client.HTTPException):
                     raise OptionError(f"what answers at {self._url} is no server of the OpenAI API") from None
         return self._model
 
@@ -48,15 +63,21 @@ class Client:
                     data = line[len(b"data: ") :].strip()
                     if data == b"[DONE]":
                         return
-                    event = json.loads(data)
-                    if "error" in event:
-                        raise EngineError(event["error"]["message"])
-                    for choice in event["choices"]:
-                        if text := choice["delta"].get("content"):
-                            yield text
-            except OSError as error:
+                    yield from self._texts(data)
+            except (OSError, http.client.HTTPException) as error:
                 raise EngineError(f"the connection to {self._url} broke: {error}") from error
         raise EngineError(f"the server at {self._url} ended the answer before it was complete")
+
+    def _texts(self, data: bytes) -> list[str]:
+        """The new texts of one event."""
+        try:
+            event: Any = json.loads(data)
+            if "error" not in event:
+                return [text for choice in event["choices"] if (text := choice["delta"].get("content"))]
+            message = str(event["error"]["message"])
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise OptionError(f"what answers at {self._url} is no server of the OpenAI API: {data[:80]!r}") from error
+        raise EngineError(message)
 
     def _open(self, path: str, body: bytes | None) -> IO[bytes]:
         headers = {"Content-Type": "application/json"}
@@ -74,6 +95,8 @@ class Client:
                 f"no server answers at {self._url} ({reason}); start one with 'strata serve MODEL', "
                 "or name another with --url"
             ) from error
+        except http.client.HTTPException as error:
+            raise OptionError(f"what answers at {self._url} is no HTTP server ({error!r})") from error
         return response
 
 
