@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import tokenizers
@@ -16,7 +17,10 @@ from strata.engine.fake import FakeEngine
 from strata.engine.messages import EngineFailed, LoadProgress
 from strata.errors import EngineError, OverloadedError
 from strata.server import app as app_module
+from strata.server.parse import parse
 from tests.server.conftest import Serve, Served
+
+_Result = TypeVar("_Result")
 
 
 def events(response: Any) -> list[Any]:
@@ -291,6 +295,22 @@ def test_a_body_beyond_the_limit_is_refused(serve: Serve, monkeypatch: pytest.Mo
     assert "1 MiB" in error["message"]
 
 
+def test_a_long_body_is_checked_beside_the_event_loop(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def spy(schema: Any, body: bytes) -> Any:
+        threads.append(threading.get_ident())
+        return parse(schema, body)
+
+    monkeypatch.setattr(app_module, "parse", spy)
+    served = serve()
+    assert served.client.portal is not None
+    loop = served.client.portal.call(lambda: _call(threading.get_ident))
+    for length in (10, app_module.LONG_BODY_BYTES):
+        assert served.chat(metadata={"note": "a" * length}).status_code == 200
+    assert [thread == loop for thread in threads] == [True, False]
+
+
 def test_unknown_routes_and_methods_say_what_there_is(serve: Serve) -> None:
     client = serve().client
     assert "/v1/chat/completions" in error_of(client.post("/v1/embeddings", json={}), 404)["message"]
@@ -365,8 +385,8 @@ def test_loading_is_shown_by_ready_and_answered_with_a_time_to_wait(serve: Serve
     assert served.metric("strata_engine_ready") == 1
 
 
-async def _call(function: Callable[[], None]) -> None:
-    function()
+async def _call(function: Callable[[], _Result]) -> _Result:
+    return function()
 
 
 def test_a_model_that_cannot_be_loaded_is_shown_with_its_reason(serve: Serve) -> None:

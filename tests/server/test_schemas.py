@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from strata.errors import RequestError
-from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest, parse
+from strata.server.parse import parse
+from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -1,0 +1,67 @@
+"""From the bytes of a request body to its fields, or to an error that says what is wrong where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from strata.errors import RequestError
+from strata.server.schemas import Body
+
+Request = TypeVar("Request", bound=Body)
+
+
+def parse(schema: type[Request], body: bytes) -> Request:
+    """Read a request body. Raises RequestError that names the place in the JSON text, or the field."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the body is not UTF-8: byte {body[error.start]:#04x} at offset {error.start}; send JSON in UTF-8",
+            code="invalid_encoding",
+        ) from None
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+        if "\\u" in text:  # an escape can make half a surrogate pair, which no text may contain
+            json.dumps(data, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise RequestError(f"the body is not JSON: {error.msg} at {place}", code="invalid_json") from None
+    except UnicodeEncodeError:
+        raise RequestError("the body has half of a surrogate pair (\\ud800 to \\udfff)", code="invalid_json") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON that can be read: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise RequestError(f"the body is {_shown(data)}; it must be a JSON object", code="invalid_json")
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise _translate(schema, error) from None
+
+
+def _translate(schema: type[Body], error: ValidationError) -> RequestError:
+    """The first of pydantic's complaints, with what was given and what is allowed."""
+    first = error.errors(include_url=False)[0]
+    path = ""
+    for step in first["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    if first["type"] == "missing":
+        return RequestError(f"{path!r} is missing; it is required", param=path, code="missing_required_parameter")
+    field = schema.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    allowed = field.description if field is not None and len(first["loc"]) == 1 else None
+    if allowed is None:
+        allowed = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    else:
+        allowed = f"it must be {allowed}"
+    return RequestError(f"{path!r} is {_shown(first['input'])}; {allowed}", param=path, code="invalid_value")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
