@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 from strata.config import EngineConfig
-from strata.engine.messages import EngineReady, EngineStats, LoadProgress, StepOutputs
+from strata.engine.messages import EngineReady, LoadProgress, StepOutputs
 from strata.engine.process import Report
 from strata.errors import CheckpointError
 from strata.request import GenerationRequest
 from strata.scheduler.scheduler import Scheduler
+from strata.scheduler.stats import SchedulerStats
 from tests.scheduler.fake_model import EOS, VOCAB_SIZE, PagedRunner
 
 LOAD = "tests.engine.stub_loop:load"
@@ -53,7 +54,7 @@ class StubLoop:
     def abort(self, request_id: str) -> None:
         self._scheduler.abort(request_id)
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 
     def step(self) -> StepOutputs:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
-from strata.engine.messages import EngineReady, EngineStats, LoadProgress
+from strata.engine.messages import EngineReady, LoadProgress
 from strata.request import GenerationRequest, TokenOutput
+from strata.scheduler.stats import SchedulerStats
 
 EngineState = Literal["loading", "ready", "failed", "closed"]
 
@@ -27,7 +28,7 @@ class Engine(Protocol):
         """Facts about the model; None until it is loaded, kept after a failure."""
 
     @property
-    def stats(self) -> EngineStats | None:
+    def stats(self) -> SchedulerStats | None:
         """The scheduler's state after the last step; None until the engine is ready."""
 
     @property

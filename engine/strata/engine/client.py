@@ -18,7 +18,6 @@ from strata.engine.messages import (
     Command,
     EngineFailed,
     EngineReady,
-    EngineStats,
     Event,
     LoadProgress,
     Rejected,
@@ -29,6 +28,7 @@ from strata.engine.messages import (
 from strata.engine.process import run_engine
 from strata.errors import EngineError, RequestError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.scheduler.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class EngineClient:
         self._state: EngineState = "loading"
         self._progress: LoadProgress | None = None
         self._ready: EngineReady | None = None
-        self._stats: EngineStats | None = None
+        self._stats: SchedulerStats | None = None
         self._failed: EngineFailed | None = None
         self._open: dict[str, asyncio.Queue[TokenOutput | StrataError]] = {}
         self._loaded = asyncio.Event()  # loading has ended, well or not
@@ -68,7 +68,7 @@ class EngineClient:
         return self._ready
 
     @property
-    def stats(self) -> EngineStats | None:
+    def stats(self) -> SchedulerStats | None:
         return self._stats
 
     @property

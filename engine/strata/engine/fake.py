@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from itertools import chain
 
 from strata.engine.api import EngineState
-from strata.engine.messages import EngineFailed, EngineReady, EngineStats, LoadProgress
+from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.scheduler.stats import SchedulerStats
 from strata.scheduler.stopping import finish_reason
 
 Script = Callable[[GenerationRequest], Iterable[int]]
@@ -137,12 +138,12 @@ class FakeEngine:
         return self._ready
 
     @property
-    def stats(self) -> EngineStats | None:
+    def stats(self) -> SchedulerStats | None:
         if self._state != "ready":
             return None
         block_size, total = self._facts.block_size, self._facts.num_kv_blocks
         used = sum(-(-num_tokens // block_size) for num_tokens in self._open.values())
-        return EngineStats(len(self._open), 0, total - used, total, 0)
+        return SchedulerStats(len(self._open), 0, total - used, total, 0)
 
     @property
     def failure(self) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from strata.config import EngineConfig
-from strata.engine.messages import EngineReady, EngineStats, StepOutputs
+from strata.engine.messages import EngineReady, StepOutputs
 from strata.errors import RequestError
 from strata.request import GenerationRequest
 from strata.runner.runner import Runner
 from strata.sampling.sampler import Sampler
 from strata.scheduler.scheduler import Scheduler
+from strata.scheduler.stats import SchedulerStats
 from strata.store.files import read_json
 from strata.store.reader import Store
 
@@ -76,7 +77,7 @@ class EngineLoop:
                 self._sampler.remove(output.request_id)
         return StepOutputs(outputs, self.stats())
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         """The scheduler's state now."""
         return self._scheduler.stats()
 

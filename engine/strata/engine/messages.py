@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strata.errors import StrataError
 from strata.request import GenerationRequest, TokenOutput
-from strata.scheduler.batch import EngineStats as EngineStats
+from strata.scheduler.stats import SchedulerStats
 
 # --- client to engine
 
@@ -63,7 +63,7 @@ class StepOutputs:
     """The outputs of one step, for every request that got any."""
 
     outputs: tuple[TokenOutput, ...]
-    stats: EngineStats
+    stats: SchedulerStats
 
 
 @dataclass(frozen=True, slots=True)

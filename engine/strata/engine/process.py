@@ -28,7 +28,6 @@ from strata.engine.messages import (
     Command,
     EngineFailed,
     EngineReady,
-    EngineStats,
     Event,
     LoadProgress,
     Rejected,
@@ -39,6 +38,7 @@ from strata.engine.messages import (
 from strata.errors import StrataError, UsageError
 from strata.request import GenerationRequest
 from strata.runner.threads import yield_early
+from strata.scheduler.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class StepLoop(Protocol):
     def step(self) -> StepOutputs:
         """Run one step. Any error is the end of the engine."""
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         """The state between steps."""
 
 

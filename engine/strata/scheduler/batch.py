@@ -31,14 +31,3 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens that the step runs."""
         return sum(len(sequence.token_ids) for sequence in self.sequences)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The scheduler's state after a step."""
-
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    num_total_blocks: int
-    num_preemptions: int  # since the start

@@ -15,9 +15,10 @@ from collections.abc import Collection, Mapping
 from strata.config import SchedulerConfig
 from strata.errors import OptionError, OverloadedError, RequestError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
-from strata.scheduler.batch import Batch, EngineStats, ScheduledSequence
+from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
+from strata.scheduler.stats import SchedulerStats
 from strata.scheduler.stopping import finish_reason
 
 logger = logging.getLogger(__name__)
@@ -147,9 +148,9 @@ class Scheduler:
             outputs.append(TokenOutput(part.request_id, (token_id,), reason))
         return tuple(outputs)
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> SchedulerStats:
         """How full the scheduler is now."""
-        return EngineStats(
+        return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             num_free_blocks=self._blocks.num_free,
