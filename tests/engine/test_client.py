@@ -99,7 +99,7 @@ async def test_an_abort_shows_in_the_state_though_no_step_follows(start_stub: St
 
 async def test_refusals_keep_their_type_and_fields(start_stub: StartStub) -> None:
     client = await start_stub(max_num_seqs=1, max_waiting=0)
-    with pytest.raises(RequestError, match="has 128 tokens; at most 127") as refused:
+    with pytest.raises(RequestError, match=r"has 128 tokens; .* at most 127") as refused:
         await anext(client.generate(request("long", tuple(range(128)))))
     assert (refused.value.param, refused.value.code) == ("prompt", "context_length_exceeded")
     running = await stay(client, "runs")

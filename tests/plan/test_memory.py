@@ -35,7 +35,6 @@ MODEL = ModelConfig(
     tie_word_embeddings=True,
     attention_bias=False,
     mlp_bias=False,
-    bos_token_id=None,
     eos_token_ids=(),
 )
 TOKEN = 2 * 4 * 2 * 16 * 2  # bytes of a token's keys and values in bf16

@@ -201,7 +201,7 @@ def test_a_full_queue_refuses() -> None:
     ("bad", "message", "param"),
     [
         (GenerationRequest("x", (), SamplingParams(max_tokens=1)), "no tokens", "prompt"),
-        (request("x", num_prompt=64, max_tokens=1), "has 64 tokens; at most 63 are allowed", "prompt"),
+        (request("x", num_prompt=64, max_tokens=1), "has 64 tokens; max-model-len is 64 .* at most 63", "prompt"),
         (request("x", max_tokens=0), "max_tokens is 0; at least 1", "max_tokens"),
         (request("x", num_prompt=16, max_tokens=18), "may come to 34 tokens, but the KV cache holds 32", "max_tokens"),
         (request("there"), "'there' is already in flight", None),

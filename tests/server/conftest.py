@@ -6,10 +6,11 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def direct() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as the engine reports it: tokenizer.json, tokenizer_config.json, generation_config.json."""
+    """A directory as the engine reports it: tokenizer.json, tokenizer_config.json."""
     directory = tmp_path_factory.mktemp("store")
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -52,9 +53,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog, hello world"] * 3, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
-    config = {"chat_template": CHAT_TEMPLATE, "bos_token": None, "eos_token": {"content": "<|end|>"}}
+    config = {"chat_template": CHAT_TEMPLATE, "bos_token": None, "eos_token": "<|end|>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    (directory / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20}))
     return directory
 
 
@@ -63,6 +63,14 @@ def encode(store: Path) -> Callable[[str], list[int]]:
     """Text to the ids of the tiny tokenizer."""
     tokenizer = tokenizers.Tokenizer.from_file(str(store / "tokenizer.json"))
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+async def wait_ready(service: Service) -> None:
+    """Wait for the end of loading. Raises what ended it."""
+    while service.state == "loading":  # noqa: ASYNC110 - the service tells nobody
+        await asyncio.sleep(0.001)
+    if service.error is not None:
+        raise service.error
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,19 @@ def make_engine(store: Path, encode: Callable[[str], list[int]]) -> Callable[...
         max_model_len: int = 256,
         directory: Path = store,
         kind: type[FakeEngine] = FakeEngine,
+        generation_config: Mapping[str, Any] = MappingProxyType({"temperature": 0.6, "top_k": 20}),
         **options: Any,
     ) -> FakeEngine:
         def script(_: GenerationRequest) -> list[int]:
             return encode(text)
 
-        ready = replace(FAKE_READY, store_path=str(directory), max_model_len=max_model_len, vocab_size=300)
+        ready = replace(
+            FAKE_READY,
+            store_path=str(directory),
+            max_model_len=max_model_len,
+            vocab_size=300,
+            generation_config=generation_config,
+        )
         return kind(options.pop("script", script), ready=ready, **options)
 
     return make
@@ -118,7 +133,7 @@ def serve(make_engine: Callable[..., FakeEngine]) -> Iterator[Serve]:
             client = stack.enter_context(TestClient(create_app(service), raise_server_exceptions=False))
             if wait:
                 assert client.portal is not None
-                client.portal.call(service.wait_ready)
+                client.portal.call(wait_ready, service)
             return Served(engine, service, client)
 
         yield start
@@ -155,7 +170,7 @@ def run_live(engine: FakeEngine) -> Iterator[Live]:
     async def main() -> None:
         started.append(asyncio.get_running_loop())
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        await service.wait_ready()
+        await wait_ready(service)
         ready.set()
         await serving
 

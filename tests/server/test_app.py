@@ -18,7 +18,7 @@ from strata.engine.messages import EngineFailed, LoadProgress
 from strata.errors import EngineError, OverloadedError
 from strata.server import app as app_module
 from strata.server.parse import parse
-from tests.server.conftest import Serve, Served
+from tests.server.conftest import Serve, Served, wait_ready
 
 _Result = TypeVar("_Result")
 
@@ -203,16 +203,11 @@ def test_minus_one_switches_top_k_off_as_zero_does(serve: Serve) -> None:
     assert served.engine.requests[0].sampling.top_k == 0
 
 
-def test_a_default_out_of_range_is_left_out_with_a_warning(
-    serve: Serve, store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((store / name).read_bytes())
-    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 7, "top_p": 0.9}))
-    served = serve(directory=tmp_path)
+def test_a_default_out_of_range_is_left_out_with_a_warning(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve(generation_config={"temperature": 7, "top_p": 0.9, "repetition_penalty": 1e-38})
     served.chat()
     sampling = served.engine.requests[0].sampling
-    assert (sampling.temperature, sampling.top_p) == (1.0, 0.9)
+    assert (sampling.temperature, sampling.top_p, sampling.repetition_penalty) == (1.0, 0.9, 1.0)
     assert "temperature is 7" in caplog.text
 
 
@@ -379,7 +374,7 @@ def test_loading_is_shown_by_ready_and_answered_with_a_time_to_wait(serve: Serve
     assert served.metric("strata_requests_total", outcome="unavailable") == 1
     steer()
     assert served.client.portal is not None
-    served.client.portal.call(served.service.wait_ready)
+    served.client.portal.call(wait_ready, served.service)
     assert served.client.get("/ready").json() == {"status": "ready"}
     assert served.chat().status_code == 200
     assert served.metric("strata_engine_ready") == 1
@@ -408,7 +403,7 @@ def test_an_engine_that_dies_is_shown(serve: Serve) -> None:
 def _assert_failed(served: Served, reason: str) -> None:
     assert served.client.portal is not None
     with pytest.raises(Exception, match=r".") as caught:
-        served.client.portal.call(served.service.wait_ready)
+        served.client.portal.call(wait_ready, served.service)
     assert reason in str(caught.value)
     for path in ("/ready", "/health"):
         assert reason in error_of(served.client.get(path), 503)["message"]

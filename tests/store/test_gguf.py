@@ -180,7 +180,7 @@ def test_the_built_in_model_is_whole_and_keeps_its_grid() -> None:
     model = ModelConfig.from_hf(source.config, origin=str(path))
     assert (model.num_layers, model.hidden_size, model.num_heads, model.num_kv_heads) == (30, 576, 9, 3)
     assert (model.rms_norm_eps, model.rope.theta, model.tie_word_embeddings) == (1e-5, 100_000.0, True)
-    assert (model.bos_token_id, model.eos_token_ids) == (1, (2,))
+    assert model.eos_token_ids == (2,)
     shapes = {name: tensor.shape for name, tensor in source.tensors.items()}
     assert len(check(model, shapes, origin=str(path))) == 272
     for name in ("self_attn.k_proj", "mlp.down_proj"):

@@ -12,7 +12,7 @@ from strata.errors import CheckpointError, OptionError, StorageError
 from strata.store.convert import convert
 from strata.store.locate import default_cache_dir, resolve
 from strata.store.reader import Store
-from strata.store.sources.builtin import builtin_path
+from strata.store.sources.builtin import BUILTINS, builtin_path
 from tests.store.checkpoints import write_gguf, write_hf
 
 
@@ -117,6 +117,17 @@ def test_bad_arguments(tmp_path: Path) -> None:
 
 
 # --- builtin://NAME
+
+
+def test_a_built_in_comes_with_its_publishers_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_gguf(tmp_path / "m.gguf")
+    recommended = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
+    assert BUILTINS["smollm2-135m"].generation_config == recommended
+    monkeypatch.setattr("strata.store.sources.builtin_path", lambda name: source)
+    path = resolve("builtin://smollm2-135m", "int4", tmp_path / "cache")
+    assert Store.open(path).generation_config == recommended
+    bare = resolve(str(source), "int4", tmp_path / "cache")  # the same file by its path, and so a store of its own
+    assert Store.open(bare).generation_config == {}
 
 
 def test_the_built_in_model_is_found() -> None:

@@ -125,6 +125,28 @@ def test_a_missing_tokenizer_file_is_named(path: Path, file: str) -> None:
         Store.open(path)
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        pytest.param({}, (2,), id="none"),
+        pytest.param({"eos_token_id": [2, 7]}, (2, 7), id="several, one of them known"),
+        pytest.param({"eos_token_id": 9, "top_p": 0.5}, (2, 9), id="one"),
+    ],
+)
+def test_end_tokens_of_both_configurations_count(path: Path, more: dict[str, Any], expected: tuple[int, ...]) -> None:
+    (path / "generation_config.json").write_text(json.dumps(more))
+    store = Store.open(path)
+    assert store.eos_token_ids == expected
+    assert store.generation_config == more
+
+
+@pytest.mark.parametrize("text", ["[", "[]", '{"eos_token_id": "</s>"}', '{"eos_token_id": [1, -1]}'])
+def test_a_generation_config_that_is_unsound_is_named(path: Path, text: str) -> None:
+    (path / "generation_config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"s/generation_config\.json"):
+        Store.open(path)
+
+
 def test_what_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a store: it has no config\.json"):
         Store.open(tmp_path)

@@ -128,6 +128,18 @@ def test_special_tokens_become_plain_strings(tmp_path: Path) -> None:
     assert settings["chat_template"] is None
 
 
+def test_special_tokens_of_any_name_become_plain_strings(tmp_path: Path) -> None:
+    _, settings = tokenizer_files(tmp_path, sep_token={"content": "<sep>"}, add_bos_token=True)
+    assert (settings["sep_token"], settings["add_bos_token"]) == ("<sep>", True)
+
+
+def test_a_broken_generation_config_is_named(tmp_path: Path) -> None:
+    path = write_hf(tmp_path / "m")
+    (path / "generation_config.json").write_text("[")
+    with pytest.raises(CheckpointError, match=r"m/generation_config\.json is not JSON"):
+        SafetensorsSource(path).write_tokenizer(tmp_path)
+
+
 def test_the_default_of_several_templates_is_taken(tmp_path: Path) -> None:
     templates = [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]
     assert tokenizer_files(tmp_path, chat_template=templates)[1]["chat_template"] == "D"

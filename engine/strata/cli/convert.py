@@ -7,8 +7,9 @@ from pathlib import Path
 
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_dtype, add_source, source
+from strata.store.convert import DEFAULT_SHARD_SIZE
 
-DEFAULT_SHARD_MB = 128
+DEFAULT_SHARD_MB = DEFAULT_SHARD_SIZE >> 20
 
 EPILOG = """examples:
   strata convert /models/Qwen3-30B-A3B --output-dir /stores/qwen3-30b-a3b --dtype int4

@@ -42,7 +42,6 @@ class ModelConfig:
     tie_word_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
-    bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
 
     @classmethod
@@ -62,13 +61,6 @@ class ModelConfig:
             if type(value) not in (int, float) or not 0 < value < math.inf:
                 raise CheckpointError(f"{origin}: {key!r} is {value!r}; a positive number is needed")
             return float(value)
-
-        def ids(key: str) -> tuple[int, ...]:
-            value = table.get(key)
-            values = value if isinstance(value, list) else [] if value is None else [value]
-            if not all(type(item) is int and item >= 0 for item in values):
-                raise CheckpointError(f"{origin}: {key!r} is {value!r}; a token id or a list of them is needed")
-            return tuple(values)
 
         architectures = table.get("architectures")
         if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
@@ -100,6 +92,14 @@ class ModelConfig:
             tie_word_embeddings=bool(table.get("tie_word_embeddings", False)),
             attention_bias=bool(table.get("attention_bias", False)),
             mlp_bias=bool(table.get("mlp_bias", False)),
-            bos_token_id=next(iter(ids("bos_token_id")), None),
-            eos_token_ids=ids("eos_token_id"),
+            eos_token_ids=token_ids(table, "eos_token_id", origin=origin),
         )
+
+
+def token_ids(table: Mapping[str, Any], key: str, *, origin: str) -> tuple[int, ...]:
+    """A token id, or a list of them, or none; raises CheckpointError naming the key of ``origin`` for anything else."""
+    value = table.get(key)
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(item) is int and item >= 0 for item in values):
+        raise CheckpointError(f"{origin}: {key!r} is {value!r}; a token id or a list of them is needed")
+    return tuple(values)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, StepOutputs
-from strata.errors import RequestError
 from strata.request import GenerationRequest
 from strata.runner.runner import Runner
 from strata.sampling.sampler import Sampler
+from strata.scheduler.admission import check_vocabulary
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
-from strata.store.files import read_json
 from strata.store.reader import Store
 
 
@@ -31,8 +30,9 @@ class EngineLoop:
             max_model_len=runner.max_model_len,
             num_kv_blocks=runner.num_blocks,
             block_size=runner.block_size,
-            eos_token_ids=eos_token_ids(store),
+            eos_token_ids=store.eos_token_ids,
             vocab_size=model.vocab_size,
+            generation_config=store.generation_config,
         )
         self._scheduler = Scheduler(
             config.scheduler,
@@ -52,9 +52,7 @@ class EngineLoop:
 
         Raises RequestError for one that can never be served, OverloadedError when too many wait.
         """
-        vocab_size = self.ready.vocab_size
-        if any(not 0 <= token_id < vocab_size for token_id in request.prompt_token_ids):
-            raise RequestError(f"the prompt has token ids outside of 0 to {vocab_size - 1}", param="prompt")
+        check_vocabulary(request.prompt_token_ids, vocab_size=self.ready.vocab_size)
         self._scheduler.add(request)
         self._sampler.add(request.request_id, request.sampling, request.prompt_token_ids)
 
@@ -84,16 +82,3 @@ class EngineLoop:
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and requests are in order. Call it between steps."""
         self._scheduler.check_integrity()
-
-
-def eos_token_ids(store: Store) -> tuple[int, ...]:
-    """The tokens that end an answer: those of the model's configuration, then those of ``generation_config.json``.
-
-    Chat models often name the end of a turn in the second alone.
-    """
-    ids = list(store.model_config.eos_token_ids)
-    path = store.path / "generation_config.json"
-    if path.is_file():
-        more = read_json(path).get("eos_token_id")
-        ids += more if isinstance(more, list) else [] if more is None else [more]
-    return tuple(dict.fromkeys(ids))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from strata.errors import StrataError
 from strata.request import GenerationRequest, TokenOutput
@@ -48,7 +50,7 @@ class LoadProgress:
 class EngineReady:
     """The engine steps from now on. Everything the server needs to know about the model."""
 
-    store_path: str  # directory with tokenizer.json, config.json and the chat template
+    store_path: str  # directory with tokenizer.json and tokenizer_config.json
     dtype: str
     device: str  # what was chosen, e.g. "cpu" or "cuda (NVIDIA GeForce RTX 3090)"
     max_model_len: int
@@ -56,6 +58,7 @@ class EngineReady:
     block_size: int
     eos_token_ids: tuple[int, ...]
     vocab_size: int
+    generation_config: Mapping[str, Any] = field(default_factory=dict)  # as the checkpoint's publisher wrote it
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from strata.config import SchedulerConfig
 from strata.errors import OptionError, OverloadedError, RequestError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.scheduler.admission import check_length
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
@@ -171,15 +172,7 @@ class Scheduler:
 
     def _check_fits(self, request: GenerationRequest) -> None:
         num_prompt = len(request.prompt_token_ids)
-        if num_prompt == 0:
-            raise RequestError("the prompt has no tokens; at least one is needed", param="prompt")
-        if num_prompt >= self._max_model_len:
-            raise RequestError(
-                f"the prompt has {num_prompt} tokens; at most {self._max_model_len - 1} are allowed, so that one new "
-                f"token fits into the context of {self._max_model_len}; shorten the prompt",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+        check_length(num_prompt, max_model_len=self._max_model_len)
         if request.sampling.max_tokens < 1:
             raise RequestError(f"max_tokens is {request.sampling.max_tokens}; at least 1 is needed", param="max_tokens")
         if request.request_id in self._sequences:

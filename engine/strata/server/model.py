@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from strata.engine.messages import EngineReady
 from strata.errors import RequestError
 from strata.request import SamplingParams
+from strata.scheduler.admission import check_length, check_vocabulary
 from strata.server.chat import ChatTemplate
 from strata.server.schemas import ChatMessage, Sampling
 from strata.server.tokenizer import Detokenizer, Tokenizer
@@ -29,11 +30,10 @@ class ServedModel:
         self.max_model_len = ready.max_model_len
         self._vocab_size = ready.vocab_size
         self._tokenizer = Tokenizer(directory)
-        template = self._tokenizer.chat_template
-        self._template = (
-            None if template is None else ChatTemplate(template[0], self._tokenizer.special_tokens, origin=template[1])
-        )
-        self._defaults = _generation_defaults(directory / "generation_config.json")
+        template, tokens = self._tokenizer.chat_template, self._tokenizer.special_tokens
+        origin = str(directory / "tokenizer_config.json")
+        self._template = None if template is None else ChatTemplate(template, tokens, origin=origin)
+        self._defaults = _defaults(ready.generation_config)
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
         """The prompt that the checkpoint's template makes of a conversation."""
@@ -56,13 +56,7 @@ class ServedModel:
         """A bare text with the special tokens that the checkpoint puts around it, or token ids as they are."""
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt, add_special_tokens=True))
-        wrong = next((token_id for token_id in prompt if not 0 <= token_id < self._vocab_size), None)
-        if wrong is not None:
-            raise RequestError(
-                f"'prompt' has the token id {wrong}; this model's ids go from 0 to {self._vocab_size - 1}",
-                param="prompt",
-                code="invalid_value",
-            )
+        check_vocabulary(prompt, vocab_size=self._vocab_size)
         return tuple(prompt)
 
     def sampling(self, body: Sampling, num_prompt_tokens: int, *, param: str) -> SamplingParams:
@@ -70,16 +64,8 @@ class ServedModel:
 
         Raises RequestError when prompt and answer do not fit into the context.
         """
+        check_length(num_prompt_tokens, max_model_len=self.max_model_len, param=param)
         room = self.max_model_len - num_prompt_tokens
-        if num_prompt_tokens == 0:
-            raise RequestError("the prompt is empty; give at least one token", param=param, code="invalid_value")
-        if room < 1:
-            raise RequestError(
-                f"the prompt has {num_prompt_tokens} tokens; max-model-len is {self.max_model_len} tokens for prompt "
-                f"and answer together, so a prompt may have at most {self.max_model_len - 1}",
-                param=param,
-                code="context_length_exceeded",
-            )
         limit = body.token_limit
         if limit is not None and limit > room:
             raise RequestError(
@@ -105,19 +91,14 @@ class ServedModel:
         return self._tokenizer.detokenizer()
 
 
-def _generation_defaults(path: Path) -> Sampling:
-    """The sampling values of ``generation_config.json``; one out of range is left out, with a warning."""
-    table: object = {}
-    if path.is_file():
-        try:
-            table = json.loads(path.read_bytes())
-        except ValueError as error:
-            logger.warning("%s is not JSON (%s); OpenAI's defaults are used", path, error)
-    values = {name: table[name] for name in _DEFAULTS if name in table} if isinstance(table, dict) else {}
+def _defaults(table: Mapping[str, Any]) -> Sampling:
+    """The sampling values of a generation_config.json; one out of range is left out, with a warning."""
+    values = {name: table[name] for name in _DEFAULTS if name in table}
     for name in list(values):
         try:
             Sampling.model_validate({name: values[name]})
         except ValidationError:
             allowed = Sampling.model_fields[name].description
-            logger.warning("%s: %s is %r, ignored; it must be %s", path, name, values.pop(name), allowed)
+            given = values.pop(name)
+            logger.warning("generation_config.json: %s is %r, ignored; it must be %s", name, given, allowed)
     return Sampling.model_validate(values)

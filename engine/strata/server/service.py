@@ -58,7 +58,6 @@ class Service:
         self._model: ServedModel | None = None
         self._error: StrataError | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._loaded = asyncio.Event()  # or failed to
 
     # --- life
 
@@ -77,15 +76,6 @@ class Service:
         except Exception as error:
             logger.exception("loading failed")
             self._error = EngineError(f"loading failed: {type(error).__name__}: {error}")
-        finally:
-            self._loaded.set()
-
-    async def wait_ready(self) -> ServedModel:
-        """Wait for the end of loading. Raises UsageError or EngineError, whichever ended it."""
-        await self._loaded.wait()
-        if self._error is not None:
-            raise self._error
-        return self.model()
 
     async def close(self) -> None:
         """End the engine and what waits for it."""
@@ -105,7 +95,8 @@ class Service:
     @property
     def error(self) -> StrataError | None:
         """What ended the service, at its start or later; UsageError when the user must change something."""
-        if self._error is None and self.engine.state == "failed" and self._loaded.is_set():
+        has_loaded = self._loading is not None and self._loading.done()
+        if self._error is None and self.engine.state == "failed" and has_loaded:
             return EngineError(self.engine.failure or "the engine failed")
         return self._error
 

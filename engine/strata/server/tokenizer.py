@@ -7,15 +7,13 @@ character that is spread over tokens comes out whole, and each token costs one t
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from strata.errors import CheckpointError
+from strata.store.files import load_tokenizer, read_json, read_json_if_there
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -29,18 +27,9 @@ class Tokenizer:
 
     def __init__(self, directory: Path) -> None:
         path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing; a model needs its tokenizer to be served")
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-            table = json.loads(path.read_bytes())
-        except Exception as error:
-            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._bytes = _TokenBytes(self._tokenizer, table, origin=str(path))
-        self._config = _read_object(directory / "tokenizer_config.json")
-        self._template_path = directory / "chat_template.jinja"
+        self._tokenizer = load_tokenizer(path)
+        self._bytes = _TokenBytes(self._tokenizer, read_json(path), origin=str(path))
+        self._config = read_json_if_there(directory / "tokenizer_config.json")
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; ``add_special_tokens`` puts what the checkpoint wants around a bare text (mostly its BOS)."""
@@ -55,18 +44,13 @@ class Tokenizer:
     def special_tokens(self) -> dict[str, str]:
         """What chat templates call special tokens by, e.g. ``{"bos_token": "<s>"}``."""
         values = {name: self._config.get(name) for name in _SPECIAL_NAMES}
-        contents = {name: value["content"] if isinstance(value, dict) else value for name, value in values.items()}
-        return {name: content for name, content in contents.items() if isinstance(content, str)}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
 
     @property
-    def chat_template(self) -> tuple[str, str] | None:
-        """The template's text and the file it comes from; None when the checkpoint has none."""
-        if self._template_path.is_file():
-            return self._template_path.read_text("utf-8"), str(self._template_path)
+    def chat_template(self) -> str | None:
+        """The template's text; None when the checkpoint has none."""
         template = self._config.get("chat_template")
-        if isinstance(template, list):  # several, by name
-            template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
-        return None if template is None else (str(template), "tokenizer_config.json")
+        return None if template is None else str(template)
 
 
 class Detokenizer:
@@ -144,15 +128,3 @@ def _byte_level_alphabet() -> dict[str, int]:
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (value for value in range(256) if value not in printable)
     return {chr(value): value for value in printable} | {chr(0x100 + n): value for n, value in enumerate(others)}
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        table = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise CheckpointError(f"{path} holds no JSON object")
-    return table

@@ -15,15 +15,16 @@ from strata.config import ModelConfig
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
 from strata.quant.base import Part, Tensor
 from strata.store import manifest as manifests
+from strata.store.files import write_json
 from strata.store.manifest import Manifest, Shard, Weight
 from strata.store.shard import ShardWriter, encode_header, header_bound
-from strata.store.sources import Source, open_source, source_path
+from strata.store.sources import Source, open_source, recommended, source_path
 from strata.store.target import lock, partial
 from strata.store.tensors import TensorSpec, check, stored_format
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
-DEFAULT_SHARD_SIZE = 1 << 30  # bytes
+DEFAULT_SHARD_SIZE = 128 << 20  # bytes
 MIN_SHARD_SIZE = 1 << 20  # bytes
 
 
@@ -51,7 +52,7 @@ def convert(
     path = source_path(source)
     if is_store(path):
         raise CheckpointError(f"{path} is a store already; convert the checkpoint that it was made from")
-    opened = open_source(path)
+    opened = open_source(path, recommended(source))
     config = ModelConfig.from_hf(opened.config, origin=str(path if path.is_file() else path / "config.json"))
     specs = check(config, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
     weights = plan(specs, opened, dtype, shard_size)
@@ -66,8 +67,7 @@ def convert(
             shards = _write_shards(directory, opened, weights, progress)
             table = dict(opened.config)
             table[manifests.KEY] = Manifest(dtype, shards, weights).to_table()
-            text = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
-            (directory / "config.json").write_text(text, encoding="utf-8")
+            write_json(directory / "config.json", table)
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return table
 
 
-def check_tokenizer(path: Path) -> None:
-    """Raises CheckpointError naming the file when it is missing or not a tokenizer."""
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """As ``read_json``; empty where there is no such file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def write_json(path: Path, table: Mapping[str, Any]) -> None:
+    """The inverse of ``read_json``."""
+    path.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The ``tokenizers.Tokenizer`` of a file, which neither cuts texts off nor pads them.
+
+    Raises CheckpointError naming the file when it is missing or not a tokenizer.
+    """
     from tokenizers import Tokenizer
 
     if not path.is_file():
@@ -32,6 +46,9 @@ def check_tokenizer(path: Path) -> None:
             "one from its other tokenizer files with Hugging Face's AutoTokenizer and save_pretrained"
         )
     try:
-        Tokenizer.from_file(str(path))
-    except Exception as error:
+        tokenizer: Any = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises Exception itself
         raise CheckpointError(f"{path} is not a tokenizer that can be read: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

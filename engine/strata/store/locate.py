@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from strata import quant
 from strata.errors import StorageError
 from strata.store.convert import convert, is_store
 from strata.store.manifest import FORMAT_VERSION
-from strata.store.sources import source_files, source_path
+from strata.store.sources import recommended, source_files, source_path
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -20,15 +21,15 @@ def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progre
     """The directory of a store: ``source`` itself when it is one, else its conversion to ``dtype`` in the cache.
 
     cache_dir: where converted stores are kept; None is ``default_cache_dir()``. A checkpoint is converted once: the
-    store's name depends on its files' paths, sizes and times, on ``dtype`` and on the store format. Raises what
-    ``convert`` raises.
+    store's name depends on its files' paths, sizes and times, on ``dtype``, on the store format and on what is
+    recommended for a built-in model. Raises what ``convert`` raises.
     """
     quant.get(dtype)
     path = source_path(source)
     if is_store(path):
         return path
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
-    target = cache / f"{path.resolve().stem}-{dtype}-{_key(path, dtype)}"
+    target = cache / f"{path.resolve().stem}-{dtype}-{_key(path, dtype, recommended(source))}"
     if is_store(target):
         return target
     try:
@@ -48,6 +49,7 @@ def default_cache_dir() -> Path:
     return Path(base).expanduser() / "strata" / "stores"
 
 
-def _key(path: Path, dtype: str) -> str:
+def _key(path: Path, dtype: str, generation_config: Mapping[str, Any]) -> str:
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
-    return hashlib.sha256(repr((FORMAT_VERSION, dtype, files)).encode()).hexdigest()[:16]
+    facts = (FORMAT_VERSION, dtype, files, sorted(generation_config.items()))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

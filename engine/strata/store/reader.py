@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata.config import ModelConfig
+from strata.config import ModelConfig, token_ids
 from strata.errors import CheckpointError
 from strata.quant import QuantizedTensor
 from strata.quant.base import Part, Tensor
 from strata.store import manifest as manifests
-from strata.store.files import read_json
+from strata.store.files import read_json, read_json_if_there
 from strata.store.manifest import Manifest
 from strata.store.shard import altered, read_shard
 from strata.store.sources import ACCEPTED
@@ -21,6 +21,7 @@ from strata.store.tensors import check
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Store:
 
     path: Path
     model_config: ModelConfig
+    generation_config: Mapping[str, Any]  # the keys of generation_config.json; empty where there is none
+    eos_token_ids: tuple[int, ...]  # of both configurations: chat models often name the end of a turn in the second
     manifest: Manifest
 
     @classmethod
@@ -60,7 +63,10 @@ class Store:
             if size != shard.bytes:
                 what = "truncated" if size < shard.bytes else "altered"
                 raise altered(path, shard.file, f"the shard is {what}: it has {size} bytes, written were {shard.bytes}")
-        return cls(path, config, manifest)
+        generation_config = read_json_if_there(path / GENERATION_FILE)
+        more = token_ids(generation_config, "eos_token_id", origin=str(path / GENERATION_FILE))
+        eos_token_ids = tuple(dict.fromkeys(config.eos_token_ids + more))
+        return cls(path, config, generation_config, eos_token_ids, manifest)
 
     @property
     def dtype(self) -> str:

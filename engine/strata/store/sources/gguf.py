@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.quant.base import Tensor
+from strata.store.files import write_json
 from strata.store.sources.base import SourceTensor
 from strata.store.sources.gguf_config import ARCHITECTURES, hf_config
 from strata.store.sources.gguf_file import GGUFFile
@@ -38,8 +40,9 @@ _IN_CONFIG = {"rope_freqs.weight"}
 class GGUFSource:
     """Implements ``strata.store.sources.base.Source``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, generation_config: Mapping[str, Any] = MappingProxyType({})) -> None:
         self._file = GGUFFile(path)
+        self._generation_config = generation_config
         self.origin = str(path)
         metadata = self._file.metadata
         if any(key.startswith("split.") for key in metadata) and metadata.get("split.count", 1) > 1:
@@ -78,6 +81,8 @@ class GGUFSource:
         from strata.store.sources.gguf_tokenizer import write
 
         write(self._file.metadata, directory, origin=self.origin)
+        if self._generation_config:
+            write_json(directory / "generation_config.json", self._generation_config)
 
     def _rope_heads(self, name: str) -> int | None:
         if ".self_attn.q_proj." in name:

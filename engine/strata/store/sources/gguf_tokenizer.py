@@ -7,13 +7,13 @@ was never trained on, and no error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strata.errors import CheckpointError, UnsupportedModelError
+from strata.store.files import write_json
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type
 
@@ -62,7 +62,7 @@ def write(metadata: Mapping[str, Any], directory: Path, *, origin: str) -> None:
         token = metadata.get(f"tokenizer.ggml.{source}_token_id")
         if token is not None:
             config[f"{key}_token"] = tokens[token]
-    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_json(directory / "tokenizer_config.json", config)
 
 
 def _vocabulary(metadata: Mapping[str, Any], origin: str) -> tuple[list[str], list[int]]:

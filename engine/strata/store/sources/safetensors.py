@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.quant.base import Tensor
-from strata.store.files import check_tokenizer, read_json
+from strata.store.files import load_tokenizer, read_json, read_json_if_there, write_json
 from strata.store.sources.base import SourceTensor
 
 TYPES = ("BF16", "F16", "F32")
@@ -47,10 +46,10 @@ class SafetensorsSource:
 
     def write_tokenizer(self, directory: Path) -> None:
         """See ``Source.write_tokenizer``."""
-        check_tokenizer(self._path / "tokenizer.json")
+        load_tokenizer(self._path / "tokenizer.json")
+        generation_config = read_json_if_there(self._path / "generation_config.json")
         shutil.copyfile(self._path / "tokenizer.json", directory / "tokenizer.json")
-        path = self._path / "tokenizer_config.json"
-        config = read_json(path) if path.exists() else {}
+        config = read_json_if_there(self._path / "tokenizer_config.json")
         template = self._path / "chat_template.jinja"  # newer checkpoints keep it in a file of its own
         if template.is_file():
             config["chat_template"] = template.read_text(encoding="utf-8")
@@ -58,13 +57,12 @@ class SafetensorsSource:
             named = {entry.get("name"): entry.get("template") for entry in config["chat_template"]}
             config["chat_template"] = named.get("default")
         config.setdefault("chat_template", None)
-        for key in ("bos_token", "eos_token", "unk_token", "pad_token"):
-            if isinstance(config.get(key), dict):  # a token with its stripping rules; those are in tokenizer.json
-                config[key] = config[key].get("content")
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
-        if (self._path / "generation_config.json").is_file():
-            shutil.copyfile(self._path / "generation_config.json", directory / "generation_config.json")
+        for key, value in config.items():
+            if key.endswith("_token") and isinstance(value, dict):  # its stripping rules are in tokenizer.json
+                config[key] = value.get("content")
+        write_json(directory / "tokenizer_config.json", config)
+        if generation_config:
+            write_json(directory / "generation_config.json", generation_config)
 
     def _index(self) -> dict[str, str]:
         path = self._path / _INDEX

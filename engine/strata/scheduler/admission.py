@@ -1,0 +1,34 @@
+"""Whether a prompt can be run at all. The server asks when a request comes, the engine once more when it gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.errors import RequestError
+
+
+def check_length(num_tokens: int, *, max_model_len: int, param: str = "prompt") -> None:
+    """Raise RequestError unless a prompt of ``num_tokens`` leaves room for one new token.
+
+    ``param``: the field that holds the prompt.
+    """
+    if num_tokens == 0:
+        raise RequestError("the prompt has no tokens; at least one is needed", param=param, code="invalid_value")
+    if num_tokens >= max_model_len:
+        raise RequestError(
+            f"the prompt has {num_tokens} tokens; max-model-len is {max_model_len} tokens for prompt and answer "
+            f"together, so a prompt may have at most {max_model_len - 1}; shorten it",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int) -> None:
+    """Raise RequestError unless the model has every one of these tokens."""
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise RequestError(
+            f"the prompt has the token id {wrong}; this model's ids go from 0 to {vocab_size - 1}",
+            param="prompt",
+            code="invalid_value",
+        )
