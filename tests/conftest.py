@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strata.runner.threads import yield_early
-
 if TYPE_CHECKING:
     from images.build import Images
     from tests.cluster import Cluster
 
-yield_early()  # before any test imports torch
+# Before any test imports torch: threads that wait sleep, instead of keeping the CPU from what they wait for.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConf
 from strata.errors import HardwareError, OptionError
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
+from strata.runner.threads import FIRST_INTERVAL
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.store.locate import resolve
 from strata.store.reader import Store
@@ -98,3 +100,21 @@ def test_a_length_beyond_the_checkpoint_is_refused(checkpoint: Path) -> None:
 def test_cuda_without_a_card(checkpoint: Path) -> None:
     with pytest.raises(HardwareError, match="device 'cuda' was asked for"):
         Runner.load(open_store(checkpoint, "bf16"), EngineConfig(model="tiny", device=DeviceConfig(device="cuda")))
+
+
+def test_threads_are_found_by_trial_unless_they_are_set(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(checkpoint, "bf16")
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: asked[-1])
+    free = replace(config(), device=DeviceConfig(device="cpu"))
+    monkeypatch.setattr("strata.runner.device.num_cpus", lambda: 2)
+    runner = Runner.load(store, free)
+    logits = [runner.run(Batch((prompt(),))) for _ in range(2 * FIRST_INTERVAL)]
+    assert set(asked) == {2, 1}
+    assert all(torch.allclose(other, logits[0], atol=0.1) for other in logits)
+    asked.clear()
+    fixed = Runner.load(store, config())
+    for _ in range(2 * FIRST_INTERVAL):
+        fixed.run(Batch((prompt(),)))
+    assert asked == [1]

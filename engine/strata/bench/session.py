@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError
-from strata.runner.threads import yield_early
+from strata.plan.hardware import num_cpus
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
@@ -22,9 +22,10 @@ def open_runner(
 ) -> tuple[Store, Runner]:
     """Convert the model if need be and load it, with a KV cache for one sequence of ``max_model_len`` tokens.
 
+    ``num_threads``: of a CPU; None takes one a CPU. The number stays, where a server would look for a better one.
+
     Raises UsageError when the model, the device or a setting is at fault.
     """
-    yield_early(num_threads)
     from strata.config.engine import DEVICES, DTYPES
     from strata.runner.runner import Runner
     from strata.store.locate import resolve
@@ -37,7 +38,7 @@ def open_runner(
     config = EngineConfig(
         model=source,
         dtype=cast("Any", dtype),
-        device=DeviceConfig(device=cast("Any", device), num_threads=num_threads),
+        device=DeviceConfig(device=cast("Any", device), num_threads=num_threads or num_cpus()),
         cache=CacheConfig(),
         scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=1),
     )

@@ -15,7 +15,7 @@ class DeviceConfig:
     """Where the model runs."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA where there is a card, else the CPU; says which
-    num_threads: int | None = None  # CPU threads for tensors; None: the CPUs that the process may use
+    num_threads: int | None = None  # CPU threads for tensors; None: up to the CPUs that the process may use, by trial
     gpu_memory_utilization: float = 0.90  # share of the card's memory that Strata may fill
 
 

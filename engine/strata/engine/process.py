@@ -37,7 +37,6 @@ from strata.engine.messages import (
 )
 from strata.errors import StrataError, UsageError
 from strata.request import GenerationRequest
-from strata.runner.threads import yield_early
 from strata.scheduler.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
@@ -82,7 +81,6 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
         signal.signal(number, signal.SIG_IGN)
     logs.configure(log_level)
     faulthandler.enable()  # a crash in native code leaves a trace
-    yield_early(config.device.num_threads)
     inbox = _Inbox(pipe)
     inbox.start()
     try:

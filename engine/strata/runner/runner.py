@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,7 @@ from strata.models.registry import Model
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.runner.device import Device, capacity_bytes, open_device, out_of_memory, used_bytes
 from strata.runner.inputs import build_inputs
+from strata.runner.threads import ThreadTuners, choices
 from strata.scheduler.batch import Batch
 from strata.store.reader import Store
 
@@ -27,13 +29,23 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 class Runner:
     """A model on its device, with its KV cache."""
 
-    def __init__(self, model: Model, vocab_size: int, device: Device, plan: MemoryPlan, pool: KVPool) -> None:
+    def __init__(
+        self,
+        model: Model,
+        vocab_size: int,
+        device: Device,
+        plan: MemoryPlan,
+        pool: KVPool,
+        tuners: ThreadTuners | None = None,
+    ) -> None:
+        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone."""
         self.model = model
         self.vocab_size = vocab_size
         self.device = device.torch_device
         self.device_name = device.name
         self.plan = plan
         self.pool = pool
+        self._tuners = tuners
 
     @classmethod
     def load(
@@ -86,7 +98,10 @@ class Runner:
             )
         for line in budget_table(final):
             logger.info("%s", line)
-        return cls(model, model_config.vocab_size, device, final, pool)
+        tuners = None
+        if device.type == "cpu" and config.device.num_threads is None:
+            tuners = ThreadTuners(choices(torch.get_num_threads()))
+        return cls(model, model_config.vocab_size, device, final, pool, tuners)
 
     @property
     def num_blocks(self) -> int:
@@ -100,9 +115,20 @@ class Runner:
     def max_model_len(self) -> int:
         return self.plan.max_model_len
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:
         """One step: float32 [sequences with ``samples``, vocab], in the batch's order."""
+        if self._tuners is None:
+            return self._run(batch)
+        tuner = self._tuners.of(batch.num_tokens)
+        if tuner.threads != torch.get_num_threads():
+            torch.set_num_threads(tuner.threads)
+        began = time.perf_counter()
+        logits = self._run(batch)
+        tuner.record((time.perf_counter() - began) / batch.num_tokens)
+        return logits
+
+    @torch.inference_mode()
+    def _run(self, batch: Batch) -> Tensor:
         hidden, sampled, num_sampled = self._forward(batch)
         if num_sampled == 0:
             return torch.empty(0, self.vocab_size, device=self.device)
