@@ -11,9 +11,11 @@ from strata.config import CacheConfig, EngineConfig, ModelConfig, RopeConfig, Sc
 from strata.errors import HardwareError, OptionError
 from strata.plan.memory import (
     CPU_KV_SHARE,
+    MAX_GATHERED_POSITIONS,
     MemoryPlan,
     budget_table,
     format_bytes,
+    gathered_positions,
     kv_token_bytes,
     plan_memory,
     workspace_bytes,
@@ -122,6 +124,21 @@ def test_model_length_out_of_range(length: int) -> None:
 def test_the_workspace_holds_the_logits() -> None:
     small, large = (workspace_bytes(replace(MODEL, vocab_size=v), config(max_num_seqs=7), 2) for v in (1000, 2000))
     assert large - small >= 7 * 1000 * 4
+
+
+@pytest.mark.parametrize(
+    ("length", "seqs", "expected"),
+    [
+        pytest.param(1000, 1, 1008, id="one sequence, in whole blocks"),
+        pytest.param(1000, 4, 4032, id="all of a few sequences"),
+        pytest.param(1000, 256, MAX_GATHERED_POSITIONS, id="what is gathered together has a bound"),
+        pytest.param(100_000, 256, 100_000, id="a sequence that is longer"),
+    ],
+)
+def test_the_workspace_holds_what_a_call_gathers(length: int, seqs: int, expected: int) -> None:
+    assert gathered_positions(length, seqs, 16) == expected
+    model, engine = replace(MODEL, max_position_embeddings=length), config(max_num_seqs=seqs)
+    assert workspace_bytes(model, engine, 2) > expected * TOKEN // MODEL.num_layers
 
 
 def test_budget_table_adds_up() -> None:

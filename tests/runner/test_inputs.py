@@ -68,10 +68,20 @@ def test_equal_lengths_need_no_mask() -> None:
     assert build((7, 1, (1,), True), (7, 1, (2,), True)).attention.groups[0].mask is None
 
 
-def test_lengths_too_different_to_pad_go_alone() -> None:
+def test_lengths_too_different_to_pad_are_parted() -> None:
     long = tuple(range(10, 23))
-    groups = build((3, 1, (1,), True), (200, 1, long, True), (2, 1, (2,), True)).attention.groups
-    assert [(g.begin, g.end, g.kv_len) for g in groups] == [(0, 1, 4), (1, 2, 201), (2, 3, 3)]
+    groups = build((3, 1, (1,), True), (4, 1, (3,), True), (200, 1, long, True), (2, 1, (2,), True)).attention.groups
+    assert [(g.begin, g.end, g.kv_len) for g in groups] == [(0, 2, 5), (2, 4, 201)]
+
+
+def test_what_one_call_gathers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.runner.inputs.MAX_GATHERED_POSITIONS", 8 * BLOCK)
+    step = [(16 * n - 1, 1, tuple(range(n)), True) for n in (2, 2, 3, 2, 9, 1, 1, 1)]
+    groups = build(*step).attention.groups
+    assert [group.end - group.begin for group in groups] == [2, 2, 1, 1, 2]
+    gathered = [group.blocks.shape[0] for group in groups]
+    assert max(gathered) == 9, "a sequence that is longer goes alone"
+    assert sorted(gathered)[-2] <= 8
 
 
 def test_blocks_allocated_ahead_are_left_out() -> None:

@@ -12,6 +12,10 @@ from strata.errors import HardwareError, OptionError
 # tokenizer and the page cache of the weights' files live there too.
 CPU_KV_SHARE = 0.5
 
+# Positions whose keys and values one attention call gathers for decoding sequences, padding included, if there are more
+# sequences than one. 128 MiB for 8 KV heads of 128 in bf16: enough to fill a card, and little beside its memory.
+MAX_GATHERED_POSITIONS = 32_768
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -60,6 +64,12 @@ def resolve_max_model_len(model: ModelConfig, config: EngineConfig) -> int:
     return asked
 
 
+def gathered_positions(max_model_len: int, max_num_seqs: int, block_size: int) -> int:
+    """Positions whose keys and values one attention call gathers, at most."""
+    longest = math.ceil(max_model_len / block_size) * block_size
+    return min(max_num_seqs * longest, max(longest, MAX_GATHERED_POSITIONS))
+
+
 def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int) -> int:
     """Bytes that one step takes beside weights and KV cache, at most: activations, logits and what sampling makes of
     them, one dequantised matrix, the KV pages of one layer gathered for attention."""
@@ -67,8 +77,9 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
     activations = tokens * (4 * model.hidden_size + 3 * model.intermediate_size + 2 * heads * model.head_dim)
-    # The mask of a chunk, float; keys and values of the longest sequence.
-    attention = tokens * length + 2 * length * model.num_kv_heads * model.head_dim
+    # Masks of chunks or of decoding sequences, float; keys and values that one call gathers, in whole blocks.
+    gathered = gathered_positions(length, seqs, config.cache.block_size)
+    attention = tokens * length + 2 * gathered * model.num_kv_heads * model.head_dim
     # float32, sorted with int64 indices, probabilities and their sums.
     logits = seqs * model.vocab_size * (4 + 4 + 8 + 4 + 8)
     matrix = model.hidden_size * max(2 * model.intermediate_size, heads * model.head_dim)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.attention.batch import AttentionBatch, AttentionGroup
+from strata.plan.memory import MAX_GATHERED_POSITIONS
 from strata.scheduler.batch import Batch, ScheduledSequence
 
 # Decoding sequences share one attention call, padded to the longest, while that reads at most this many times the
@@ -47,7 +48,7 @@ def build_inputs(batch: Batch, block_size: int, device: torch.device, dtype: tor
     packer.add(positions)
     packer.add(slots)
     packer.add(sampled)
-    groups = _split(batch.sequences)
+    groups = _split(batch.sequences, block_size)
     for group in groups:
         most = max(_num_blocks(sequence, block_size) for sequence in group)
         packer.add([block for sequence in group for block in _padded(sequence, block_size, most)])
@@ -69,28 +70,31 @@ def build_inputs(batch: Batch, block_size: int, device: torch.device, dtype: tor
     )
 
 
-def _split(sequences: Sequence[ScheduledSequence]) -> list[list[ScheduledSequence]]:
-    """Neighbouring sequences with one token each together, while padding allows; every chunk alone."""
+def _split(sequences: Sequence[ScheduledSequence], block_size: int) -> list[list[ScheduledSequence]]:
+    """Neighbouring sequences with one token each together, while padding and memory allow; every chunk alone."""
     groups: list[list[ScheduledSequence]] = []
     decoding: list[ScheduledSequence] = []
     for sequence in sequences:
         if len(sequence.token_ids) == 1:
             decoding.append(sequence)
             continue
-        groups.extend(_split_decoding(decoding))
+        groups.extend(_split_decoding(decoding, block_size))
         decoding = []
         groups.append([sequence])
-    groups.extend(_split_decoding(decoding))
+    groups.extend(_split_decoding(decoding, block_size))
     return groups
 
 
-def _split_decoding(sequences: list[ScheduledSequence]) -> list[list[ScheduledSequence]]:
+def _split_decoding(sequences: list[ScheduledSequence], block_size: int) -> list[list[ScheduledSequence]]:
+    """All together, else each half likewise."""
     if not sequences:
         return []
-    lengths = [_kv_len(sequence) for sequence in sequences]
-    if max(lengths) * len(lengths) <= MAX_PADDING * sum(lengths):
+    blocks = [_num_blocks(sequence, block_size) for sequence in sequences]
+    gathered = max(blocks) * len(blocks)
+    if len(blocks) == 1 or gathered <= min(MAX_PADDING * sum(blocks), MAX_GATHERED_POSITIONS // block_size):
         return [sequences]
-    return [[sequence] for sequence in sequences]
+    half = len(blocks) // 2
+    return _split_decoding(sequences[:half], block_size) + _split_decoding(sequences[half:], block_size)
 
 
 def _group(
