@@ -13,6 +13,7 @@ from strata.config import RopeConfig
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.kernels.select import REFERENCE
 from strata.models import registry
+from strata.store import tensors as tensor_specs
 from tests.models import tiny
 
 
@@ -25,6 +26,10 @@ def test_unknown_architecture_names_the_supported(model: Any) -> None:
     config = replace(tiny.model_config(model), architecture="MambaForCausalLM")
     with pytest.raises(UnsupportedModelError, match="'MambaForCausalLM' is not supported; supported: LlamaForCausalLM"):
         registry.check(config)
+
+
+def test_every_architecture_that_is_converted_can_be_run() -> None:
+    assert registry.ARCHITECTURES.keys() == tensor_specs._ARCHITECTURES.keys()
 
 
 def test_unknown_rope_scaling_names_the_supported(model: Any) -> None:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from strata.config import ModelConfig
-from strata.errors import UnsupportedModelError
 from strata.kernels.attention.batch import AttentionBatch
 from strata.kernels.select import Kernels
 from strata.models.llama import Llama
 from strata.models.rope import inverse_frequencies
 from strata.models.weights import Weight, Weights
 from strata.store.tensors import check as check_tensors
+from strata.store.tensors import check_architecture
 
 
 class Model(Protocol):
@@ -34,10 +34,7 @@ ARCHITECTURES = {"LlamaForCausalLM": Llama}
 def check(config: ModelConfig) -> None:
     """Raise UnsupportedModelError, before a byte is loaded, for an architecture or a RoPE scaling that no class here
     runs; its message lists those that are."""
-    if config.architecture not in ARCHITECTURES:
-        raise UnsupportedModelError(
-            f"architecture {config.architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
-        )
+    check_architecture(config.architecture, ARCHITECTURES)
     inverse_frequencies(config.rope, config.head_dim)
 
 

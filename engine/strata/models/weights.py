@@ -37,16 +37,13 @@ class Weights:
         assert isinstance(weight, Tensor), f"{name} is a vector, vectors are never quantised"
         return self.kernels.rms_norm(weight, eps, self.dtype)
 
-    def linear(self, *names: str, keep: bool = False) -> LinearFn:
+    def linear(self, *names: str) -> LinearFn:
         """The product with the matrices ``NAME.weight`` stacked along their rows, plus ``NAME.bias`` if there are any.
 
         One product of stacked matrices costs one call where several cost theirs each.
         """
-        matrices = [_parts(self._tensors[f"{name}.weight"]) for name in names]
+        matrices = [_parts(self._tensors.pop(f"{name}.weight")) for name in names]
         biases = [self._tensors.pop(f"{name}.bias") for name in names if f"{name}.bias" in self._tensors]
-        if not keep:
-            for name in names:
-                del self._tensors[f"{name}.weight"]
         assert len(biases) in (0, len(names)), f"some of {names} have a bias and some not"
         kinds = {kind for kind, _ in matrices}
         if len(kinds) > 1:

@@ -6,7 +6,7 @@ A new architecture adds one function and one entry of ``_ARCHITECTURES``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,11 +37,16 @@ def needed(config: ModelConfig) -> tuple[TensorSpec, ...]:
 
     Raises UnsupportedModelError with the supported list for an unknown architecture.
     """
-    if config.architecture not in _ARCHITECTURES:
-        raise UnsupportedModelError(
-            f"architecture {config.architecture!r} is not supported; supported: {', '.join(sorted(_ARCHITECTURES))}"
-        )
+    check_architecture(config.architecture, _ARCHITECTURES)
     return _ARCHITECTURES[config.architecture].needed(config)
+
+
+def check_architecture(name: str, supported: Collection[str]) -> None:
+    """Raise UnsupportedModelError with the ``supported`` ones unless ``name`` is one of them."""
+    if name not in supported:
+        raise UnsupportedModelError(
+            f"architecture {name!r} is not supported; supported: {', '.join(sorted(supported))}"
+        )
 
 
 def check(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], *, origin: str) -> tuple[TensorSpec, ...]:
