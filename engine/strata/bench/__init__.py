@@ -1,1 +1,1 @@
-"""Measurements: decode speed against the memory bound, perplexity, load."""
+"""Measurements: decode speed against the memory bound, perplexity."""

@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from strata.plan.memory import format_bytes
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -29,7 +31,7 @@ class Progress:
             self._draw(phase, bytes_done, bytes_total)
         elif bytes_total and (tenth := 10 * bytes_done // bytes_total) > self._tenth:
             self._tenth = tenth
-            logger.info("%s: %d %% of %s", phase, 10 * tenth, human_bytes(bytes_total))
+            logger.info("%s: %d %% of %s", phase, 10 * tenth, format_bytes(bytes_total))
 
     def close(self) -> None:
         """End the bar; what is printed next starts on a line of its own."""
@@ -45,12 +47,3 @@ class Progress:
             bar = self._bar = tqdm(desc=phase, total=bytes_total or None, unit="B", unit_scale=True, dynamic_ncols=True)
         bar.total = bytes_total or None
         bar.update(bytes_done - bar.n)
-
-
-def human_bytes(count: float) -> str:
-    """With three digits and a unit, e.g. "134 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -1,1 +1,1 @@
-"""config.json and hardware facts to bytes and predicted speed; the operator uses it too."""
+"""config.json and hardware facts to bytes; the operator uses it too."""
