@@ -31,6 +31,7 @@ def test_both_measurements_print_their_figures(strata: Strata, tmp_path: Path) -
     result = strata("bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16")
     assert result.returncode == 0, result.stderr
     assert "perplexity  " in result.stdout
+    assert "predict: 100 % of 59 tokens" in result.stderr
 
 
 def test_a_text_that_cannot_be_read_is_named(strata: Strata, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
-from strata.bench.session import Progress, ProgressLine, check_positive, open_runner
+from strata.bench.load import Progress, check_positive, open_runner
 from strata.plan.memory import format_bytes, kv_token_bytes
 
 if TYPE_CHECKING:
@@ -82,15 +82,14 @@ def run(
     num_threads: int | None = None,
     prompt_tokens: int = 64,
     output_tokens: int = 128,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> DecodeReport:
     """Prefill a random prompt, then decode greedily, and measure.
 
-    ``source``: what ``strata serve`` takes. ``progress``: called with (phase, done, total); None writes to stderr.
-    Raises UsageError when an argument is at fault.
+    ``source``: what ``strata serve`` takes. ``progress``: called with (phase, done, total). Raises UsageError when an
+    argument is at fault.
     """
     check_positive(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-    progress = progress or ProgressLine()
     total = prompt_tokens + WARM_UP + output_tokens
     store, runner = open_runner(
         source, dtype, device=device, num_threads=num_threads, max_model_len=total, progress=progress

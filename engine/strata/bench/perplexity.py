@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.session import Progress, ProgressLine, check_positive, open_runner
-from strata.errors import CheckpointError, OptionError
+from strata.bench.load import Progress, check_positive, open_runner
+from strata.errors import OptionError
+from strata.store.files import load_tokenizer
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
@@ -54,17 +55,16 @@ def run(
     window: int = 512,
     device: str = "auto",
     num_threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> PerplexityReport:
     """Perplexity of the UTF-8 file ``text`` under the model ``source``, which is anything that ``strata serve`` takes.
 
-    ``window``: tokens that one pass sees; half of them are new. ``progress``: called with (phase, done, total); None
-    writes to stderr. Raises UsageError when an argument is at fault.
+    ``window``: tokens that one pass sees; half of them are new. ``progress``: called with (phase, done, total).
+    Raises UsageError when an argument is at fault.
     """
     check_positive(window=window)
     if window < 2:
         raise OptionError(f"window is {window}; 2 or more is needed: the first token of a window is not predicted")
-    progress = progress or ProgressLine()
     try:
         content = Path(text).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -72,7 +72,7 @@ def run(
     store, runner = open_runner(
         source, dtype, device=device, num_threads=num_threads, max_model_len=window, progress=progress
     )
-    token_ids = _tokenize(store.path / "tokenizer.json", content)
+    token_ids = load_tokenizer(store.path / "tokenizer.json").encode(content).ids
     if len(token_ids) < 2:
         raise OptionError(f"text {str(text)!r} has {len(token_ids)} tokens; 2 or more are needed")
     nll = negative_log_likelihoods(runner, token_ids, window, progress)
@@ -107,13 +107,3 @@ def negative_log_likelihoods(runner: Runner, token_ids: list[int], window: int, 
         if begin + window >= len(token_ids):
             break
     return out
-
-
-def _tokenize(path: Path, text: str) -> list[int]:
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
-    return list(tokenizer.encode(text).ids)

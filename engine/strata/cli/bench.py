@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_device, add_dtype, add_source, source
+from strata.cli.progress import Progress
+from strata.engine import logs
 
 if TYPE_CHECKING:
     from strata.bench.decode import DecodeReport
     from strata.bench.perplexity import PerplexityReport
 
+NEEDED = ("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
 EXAMPLES = {
     "decode": "  strata bench decode builtin://smollm2-135m --dtype int4 --threads 2\n",
     "perplexity": "  strata bench perplexity builtin://smollm2-135m --dtype int8 --text book.txt\n",
@@ -65,36 +68,42 @@ def _add_kind(
 
 def _run_decode(arguments: argparse.Namespace) -> int:
     model = source(arguments)
-    require("torch", "numpy", "tokenizers", "safetensors")
+    require(*NEEDED)
+    logs.configure("INFO")
 
     from strata.bench import decode
 
-    report = decode.run(
-        model,
-        arguments.dtype,
-        device=arguments.device,
-        num_threads=arguments.threads,
-        prompt_tokens=arguments.prompt_tokens,
-        output_tokens=arguments.output_tokens,
-    )
+    with Progress() as progress:
+        report = decode.run(
+            model,
+            arguments.dtype,
+            device=arguments.device,
+            num_threads=arguments.threads,
+            prompt_tokens=arguments.prompt_tokens,
+            output_tokens=arguments.output_tokens,
+            progress=progress,
+        )
     _print(report, as_json=arguments.json)
     return 0
 
 
 def _run_perplexity(arguments: argparse.Namespace) -> int:
     model = source(arguments)
-    require("torch", "numpy", "tokenizers", "safetensors")
+    require(*NEEDED)
+    logs.configure("INFO")
 
     from strata.bench import perplexity
 
-    report = perplexity.run(
-        model,
-        arguments.dtype,
-        text=arguments.text,
-        window=arguments.window,
-        device=arguments.device,
-        num_threads=arguments.threads,
-    )
+    with Progress() as progress:
+        report = perplexity.run(
+            model,
+            arguments.dtype,
+            text=arguments.text,
+            window=arguments.window,
+            device=arguments.device,
+            num_threads=arguments.threads,
+            progress=progress,
+        )
     _print(report, as_json=arguments.json)
     return 0
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_dtype, add_source, source
-from strata.store.convert import DEFAULT_SHARD_SIZE
+from strata.cli.progress import Progress
+from strata.engine import logs
+from strata.store.convert import DEFAULT_SHARD_SIZE, convert
 
 DEFAULT_SHARD_MB = DEFAULT_SHARD_SIZE >> 20
 
@@ -53,11 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = source(arguments)
     require("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
 
-    from strata.cli.progress import Progress
-    from strata.store.convert import convert
-
-    progress = Progress()
-    try:
+    logs.configure("INFO")
+    with Progress() as progress:
         path = convert(
             checkpoint,
             arguments.output_dir,
@@ -65,7 +64,5 @@ def run(arguments: argparse.Namespace) -> int:
             shard_size=arguments.expert_shard_size << 20,
             progress=lambda done, total: progress("convert", done, total),
         )
-    finally:
-        progress.close()
     print(f"{path} is ready: strata serve {path}")
     return 0
