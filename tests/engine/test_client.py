@@ -240,6 +240,7 @@ from strata.engine.client import EngineClient
 from strata.request import GenerationRequest, SamplingParams
 
 async def main(load, prompt):
+    global client  # else the pipe would close with the function's end
     client = EngineClient(EngineConfig(model="stub"), load=load)
     await client.start()
     await client.wait_ready()
