@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from strata.runner.threads import spin_briefly
+
 if TYPE_CHECKING:
     from images.build import Images
     from tests.cluster import Cluster
 
-# Before any test imports torch: threads that wait sleep, instead of keeping the CPU from what they wait for.
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+spin_briefly()  # before any test imports torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
-from strata.runner.threads import LAST_INTERVAL, ThreadTuner, ThreadTuners, choices
+from strata.runner.threads import LAST_INTERVAL, SPIN_TURNS, ThreadTuner, ThreadTuners, choices, spin_briefly
 
 
 def simulate(tuner: ThreadTuner, steps: int, seconds: Callable[[int, int], float]) -> list[int]:
@@ -79,3 +82,22 @@ def test_each_size_of_step_has_its_own() -> None:
 
 def test_one_thread_has_no_rival() -> None:
     assert set(simulate(ThreadTuner((1,)), 100, lambda *_: 1.0)) == {1}
+
+
+@pytest.mark.parametrize(
+    ("given", "spin"),
+    [
+        pytest.param({}, str(SPIN_TURNS), id="nothing set"),
+        pytest.param({"GOMP_SPINCOUNT": "5"}, "5", id="turns set by the user"),
+        pytest.param({"OMP_WAIT_POLICY": "ACTIVE"}, None, id="policy set by the user"),
+    ],
+)
+def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], spin: str | None) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    spin_briefly()
+    assert os.environ.get("GOMP_SPINCOUNT") == spin
+
+
+def test_it_comes_before_torch() -> None:
+    code = "import strata.runner.threads, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError
 from strata.plan.hardware import num_cpus
+from strata.runner.threads import spin_briefly
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
@@ -24,6 +25,7 @@ def open_runner(
     ``num_threads``: of a CPU; None takes one a CPU. The number stays, where a server would look for a better one.
     Raises UsageError when the model, the device or a setting is at fault.
     """
+    spin_briefly()
     from strata.config.engine import DEVICES, DTYPES
     from strata.runner.runner import Runner
     from strata.store.locate import resolve

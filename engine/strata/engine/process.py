@@ -37,6 +37,7 @@ from strata.engine.messages import (
 )
 from strata.errors import StrataError, UsageError
 from strata.request import GenerationRequest
+from strata.runner.threads import spin_briefly
 from strata.scheduler.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
         signal.signal(number, signal.SIG_IGN)
     logs.configure(log_level)
     faulthandler.enable()  # a crash in native code leaves a trace
+    spin_briefly()
     inbox = _Inbox(pipe)
     inbox.start()
     try:

@@ -1,20 +1,39 @@
-"""With how many CPU threads a step runs: found by trial, again and again, since other work on the CPUs comes and goes.
+"""With how many CPU threads a step runs, and how they wait for each other. Imports no torch.
 
-Torch's threads meet at the end of every operation, some 150 times a token. A CPU that is lent to another process in
-between makes all others wait for it, spinning: SmolLM2-135M int4 on 2 Zen 4 CPUs takes 15 ms a token with 1 thread
-whatever else runs; with 2 threads less than that when nothing does, and 100 ms and more beside 4 busy processes.
+Torch's threads meet at the end of every operation, some 150 times a token; when another process has the CPU of one, all
+others wait for it. What is best therefore depends on what else runs, which comes and goes. Milliseconds a token of
+SmolLM2-135M int4:
+
+    threads, turns of spinning      2 quiet Xeon CPUs    2 Zen 4 CPUs beside 4 busy threads
+    1                               25                   24
+    2, GNU OpenMP's own number      17                   282
+    2, 1,000 turns                  17                   40
+
+So waiting threads sleep soon (``spin_briefly``), and the number of threads is found by trial, again and again
+(``ThreadTuner``).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
+SPIN_TURNS = 1000
 FIRST_INTERVAL = 16  # steps from one trial to the next; twice as many after each trial that changes nothing
 LAST_INTERVAL = 1024
 PAIRS = 4  # steps of each side in a trial, in turn
 LOST = 2.0  # a step this many times slower than the one before it ends its side's trial at once
 WON = 0.95  # the share of the other side's time that is worth a change
+
+
+def spin_briefly() -> None:
+    """Let a waiting thread sleep after ``SPIN_TURNS``, so that the one that it waits for gets the CPU.
+
+    Works until torch is imported, for this process and those that it starts. What the user has set stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_TURNS))
 
 
 def choices(num_threads: int) -> tuple[int, ...]:
