@@ -156,9 +156,7 @@ def _logs(options: argparse.Namespace) -> None:
 
 
 def _restart(options: argparse.Namespace) -> None:
-    cluster = Cluster.attach(options.name)
-    cluster.stop(options.process)
-    cluster.start(options.process)
+    Cluster.attach(options.name).restart(options.process)
 
 
 def _load_image(options: argparse.Namespace) -> None:

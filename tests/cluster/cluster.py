@@ -63,11 +63,19 @@ class Cluster:
 
     def start(self, role: str) -> None:
         """Starts one process that was stopped, or does not run for another reason."""
-        lifecycle.start(self.site, role)
+        with lifecycle.lock(self.instance):
+            lifecycle.start(self.site, role)
 
     def stop(self, role: str) -> None:
         """Ends one process and waits until it is gone."""
-        lifecycle.stop(self.site, role)
+        with lifecycle.lock(self.instance):
+            lifecycle.stop(self.site, role)
+
+    def restart(self, role: str) -> None:
+        """Ends one process and starts it again, with nobody else starting it in between."""
+        with lifecycle.lock(self.instance):
+            lifecycle.stop(self.site, role)
+            lifecycle.start(self.site, role)
 
     # -- what it offers -----------------------------------------------------------------------------------------
 

@@ -35,8 +35,11 @@ def step(number: int, title: str) -> Iterator[None]:
 
 
 def run_side_by_side(*commands: list[str]) -> None:
-    """Run commands at once; when one fails, stop the others and say which. Raises JourneyError."""
-    processes = [subprocess.Popen(command, cwd=ROOT) for command in commands]
+    """Run commands at once; when one fails, stop the others and say which. Raises JourneyError.
+
+    Each has a process group of its own: what it started (compilers, buildah) is stopped with it.
+    """
+    processes = [subprocess.Popen(command, cwd=ROOT, process_group=0) for command in commands]
     with ThreadPoolExecutor(len(processes)) as pool:
         waiting = [pool.submit(finish, *pair) for pair in zip(processes, commands, strict=True)]
         try:
@@ -46,7 +49,7 @@ def run_side_by_side(*commands: list[str]) -> None:
         finally:
             for process in processes:
                 if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
+                    os.killpg(process.pid, signal.SIGTERM)
 
 
 def finish(process: subprocess.Popen[bytes], command: list[str]) -> None:

@@ -84,14 +84,7 @@ def evidence(target: Target, namespace: str, name: str) -> str:
         "pods": ("kubectl", "get", "pods", *of_model, "-o", "wide"),
         "events": ("kubectl", "get", "events", "-n", namespace, "--sort-by=.lastTimestamp"),
         "the engine's log ends": ("kubectl", "logs", *of_model, "--tail=30"),
-        "the operator's log ends": (
-            "kubectl",
-            "logs",
-            "-n",
-            "strata-system",
-            "deployment/strata-operator",
-            "--tail=15",
-        ),
+        "the operator's log ends": ("kubectl", "logs", "-n", OPERATOR_NAMESPACE, f"deployment/{OPERATOR}", "--tail=15"),
     }
     parts = []
     for title, command in looks.items():

@@ -16,7 +16,7 @@ from tests.e2e.target import JourneyError, Target
 
 pytestmark = pytest.mark.cluster
 
-PULL_SECONDS = 600  # the first pod of a session pulls the engine's image
+PULL_SECONDS = 600  # the first pod pulls the engine's image
 
 
 @contextmanager
