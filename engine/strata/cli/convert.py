@@ -14,7 +14,7 @@ from strata.store.convert import DEFAULT_SHARD_SIZE, convert
 DEFAULT_SHARD_MB = DEFAULT_SHARD_SIZE >> 20
 
 EPILOG = """examples:
-  strata convert /models/Qwen3-30B-A3B --output-dir /stores/qwen3-30b-a3b --dtype int4
+  strata convert /models/Llama-3.2-1B-Instruct --output-dir /stores/llama-3.2-1b --dtype int4
   strata convert model.gguf --output-dir store --dtype bf16
 
 The store is what `strata serve` starts from without converting again.

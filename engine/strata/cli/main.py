@@ -28,7 +28,7 @@ def build_parser() -> Parser:
     """The whole command line. Subcommands import what they need when they run."""
     parser = Parser(
         prog="strata",
-        description="Serve Mixture-of-Experts language models that are larger than the GPU's memory.",
+        description="Serve language models on your own hardware, over OpenAI's API.",
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")

@@ -212,7 +212,8 @@ class EngineClient:
         self._loaded.set()
         for outputs in self._open.values():
             outputs.put_nowait(EngineError(failure.message))
-        logger.error("the engine failed: %s", failure.message)
+        if not failure.is_usage_error:  # that is the user's, and the command line's to say
+            logger.error("the engine failed: %s", failure.message)
 
 
 def _obituary(exit_code: int | None) -> str:
