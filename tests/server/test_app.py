@@ -18,6 +18,7 @@ from strata.engine.messages import EngineFailed, LoadProgress
 from strata.errors import EngineError, OverloadedError
 from strata.server import app as app_module
 from strata.server.parse import parse
+from strata.server.tokenizer import Tokenizer
 from tests.server.conftest import Serve, Served, wait_ready
 
 _Result = TypeVar("_Result")
@@ -248,6 +249,30 @@ def test_a_prompt_longer_than_the_context_names_both_numbers(serve: Serve) -> No
     assert error["code"] == "context_length_exceeded"
     assert "32 tokens; max-model-len is 32" in error["message"]
     assert served.engine.requests == []
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(max_model_len=32)
+    text = "a" * 100_000
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": text},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
+    }
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("tokenised"))
+    for path, body in bodies.items():
+        error = error_of(served.client.post(path, json=body), 400)
+        assert (error["param"], error["code"]) == (next(iter(body)), "context_length_exceeded")
+        assert "100000 characters" in error["message"]
+        assert "max-model-len is 32" in error["message"]
+
+
+def test_stop_token_ids_outside_the_vocabulary_are_refused(serve: Serve) -> None:
+    served = serve()
+    error = error_of(served.client.post("/v1/completions", json={"prompt": [5], "stop_token_ids": [300]}), 400)
+    assert error["param"] == "stop_token_ids"
+    assert "0 to 299" in error["message"]
 
 
 def test_an_answer_longer_than_the_context_leaves_is_refused(serve: Serve) -> None:

@@ -133,9 +133,10 @@ def test_special_tokens_of_any_name_become_plain_strings(tmp_path: Path) -> None
     assert (settings["sep_token"], settings["add_bos_token"]) == ("<sep>", True)
 
 
-def test_a_broken_generation_config_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["[", pytest.param("[" * 100_000, id="deeper than Python recurses")])
+def test_a_broken_generation_config_is_named(tmp_path: Path, text: str) -> None:
     path = write_hf(tmp_path / "m")
-    (path / "generation_config.json").write_text("[")
+    (path / "generation_config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"m/generation_config\.json is not JSON"):
         SafetensorsSource(path).write_tokenizer(tmp_path)
 

@@ -28,6 +28,7 @@ from strata.engine.messages import (
 from strata.engine.process import run_engine
 from strata.errors import EngineError, RequestError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.scheduler.admission import check_capacity
 from strata.scheduler.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class EngineClient:
             raise EngineError(self.failure or f"the engine is {self._state}; requests are served while it is ready")
         if request.request_id in self._open:
             raise RequestError(f"a request with the id {request.request_id!r} is already in flight; ids must differ")
+        # The engine asks as well, but only between steps: a stream refused late has its status sent already.
+        check_capacity(len(self._open), self._config.scheduler)
         outputs = self._open[request.request_id] = asyncio.Queue()
         finished = False
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata.errors import RequestError
+from strata.config import SchedulerConfig
+from strata.errors import OverloadedError, RequestError
 
 
 def check_length(num_tokens: int, *, max_model_len: int, param: str = "prompt") -> None:
@@ -23,12 +24,21 @@ def check_length(num_tokens: int, *, max_model_len: int, param: str = "prompt") 
         )
 
 
-def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int) -> None:
-    """Raise RequestError unless the model has every one of these tokens."""
+def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int, param: str = "prompt") -> None:
+    """Raise RequestError unless the model has every one of these tokens. ``param``: the field that holds them."""
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
         raise RequestError(
-            f"the prompt has the token id {wrong}; this model's ids go from 0 to {vocab_size - 1}",
-            param="prompt",
+            f"{param!r} has the token id {wrong}; this model's ids go from 0 to {vocab_size - 1}",
+            param=param,
             code="invalid_value",
+        )
+
+
+def check_capacity(num_in_flight: int, config: SchedulerConfig) -> None:
+    """Raise OverloadedError unless one more request may run or wait."""
+    if num_in_flight >= config.max_num_seqs + config.max_waiting:
+        raise OverloadedError(
+            f"{num_in_flight} requests are in flight; {config.max_num_seqs} may run and {config.max_waiting} wait; "
+            "try again later"
         )

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from strata.config import SchedulerConfig
-from strata.errors import OptionError, OverloadedError, RequestError
+from strata.errors import OptionError, RequestError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
-from strata.scheduler.admission import check_length
+from strata.scheduler.admission import check_capacity, check_length
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
@@ -76,12 +76,7 @@ class Scheduler:
         Raises RequestError if it could not run even alone, OverloadedError if ``max_waiting`` requests wait already.
         """
         self._check_fits(request)
-        num_allowed = self._config.max_num_seqs + self._config.max_waiting
-        if len(self._sequences) >= num_allowed:
-            raise OverloadedError(
-                f"{len(self._sequences)} requests are in flight; {self._config.max_num_seqs} may run and "
-                f"{self._config.max_waiting} wait; try again later"
-            )
+        check_capacity(len(self._sequences), self._config)
         sequence = Sequence(request)
         self._sequences[request.request_id] = sequence
         self._waiting.append(sequence)

@@ -43,6 +43,7 @@ class ServedModel:
                 param="messages",
                 code="no_chat_template",
             )
+        self._check_text(sum(len(message.text) for message in messages), param="messages")
         # "developer" is OpenAI's later name for "system"; templates know the older one.
         turns = [
             {"role": "system" if message.role == "developer" else message.role, "content": message.text}
@@ -55,9 +56,22 @@ class ServedModel:
     def encode_prompt(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """A bare text with the special tokens that the checkpoint puts around it, or token ids as they are."""
         if isinstance(prompt, str):
+            self._check_text(len(prompt), param="prompt")
             return tuple(self._tokenizer.encode(prompt, add_special_tokens=True))
         check_vocabulary(prompt, vocab_size=self._vocab_size)
         return tuple(prompt)
+
+    def _check_text(self, num_characters: int, *, param: str) -> None:
+        """Refuse what cannot fit before it is tokenised: megabytes of text would take seconds and a core."""
+        longest = self._tokenizer.longest_token
+        at_least = 0 if longest is None else num_characters // longest
+        if at_least >= self.max_model_len:
+            raise RequestError(
+                f"the prompt has {num_characters} characters, at least {at_least} tokens; max-model-len is "
+                f"{self.max_model_len} tokens for prompt and answer together; shorten it",
+                param=param,
+                code="context_length_exceeded",
+            )
 
     def sampling(self, body: Sampling, num_prompt_tokens: int, *, param: str) -> SamplingParams:
         """The request's own values, else the checkpoint's, else OpenAI's. ``param`` is the field that holds the prompt.
@@ -74,13 +88,15 @@ class ServedModel:
                 param="max_tokens",
                 code="context_length_exceeded",
             )
+        stop_token_ids = tuple(body.stop_token_ids or ())
+        check_vocabulary(stop_token_ids, vocab_size=self._vocab_size, param="stop_token_ids")
         chosen = {name: getattr(body, name) for name in _DEFAULTS}
         default = {name: getattr(self._defaults, name) for name in _DEFAULTS}
         given = {name: default[name] if value is None else value for name, value in chosen.items()}
         return SamplingParams(
             max_tokens=room if limit is None else limit,
             seed=body.seed,
-            stop_token_ids=tuple(body.stop_token_ids or ()),
+            stop_token_ids=stop_token_ids,
             ignore_eos=body.ignore_eos,
             # -1 is what some clients call "off".
             **{name: max(value, 0) for name, value in given.items() if value is not None},

@@ -26,7 +26,9 @@ SEED_RANGE = (-(2**63), 2**63 - 1)
 
 Temperature = Annotated[float | None, Field(ge=0, le=2, description="a number from 0 (greedy) to 2")]
 TopP = Annotated[float | None, Field(gt=0, le=1, description="a number above 0, up to 1 (off)")]
-TopK = Annotated[int | None, Field(ge=-1, description="a whole number of tokens; 0 or -1 is off")]
+TopK = Annotated[
+    int | None, Field(ge=-1, le=2**31 - 1, description="a whole number of tokens up to 2147483647; 0 or -1 is off")
+]
 RepetitionPenalty = Annotated[float | None, Field(ge=0.01, le=100, description="a number from 0.01 to 100; 1 is off")]
 Seed = Annotated[int | None, Field(ge=SEED_RANGE[0], le=SEED_RANGE[1], description="a 64-bit signed whole number")]
 Stop = Annotated[

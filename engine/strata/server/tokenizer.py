@@ -30,6 +30,8 @@ class Tokenizer:
         self._tokenizer = load_tokenizer(path)
         self._bytes = _TokenBytes(self._tokenizer, read_json(path), origin=str(path))
         self._config = read_json_if_there(directory / "tokenizer_config.json")
+        # Characters that one token stands for at most; None where an unknown token may stand for any text.
+        self.longest_token = max(map(len, self._tokenizer.get_vocab())) if self._bytes.has_every_byte else None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; ``add_special_tokens`` puts what the checkpoint wants around a bare text (mostly its BOS)."""
@@ -80,6 +82,7 @@ class _TokenBytes(dict[int, bytes]):
         kinds = [step.get("type") for step in steps]
         self._byte_level = _byte_level_alphabet() if "ByteLevel" in kinds else None
         self._byte_fallback = "ByteFallback" in kinds
+        self.has_every_byte = self._byte_level is not None or self._byte_fallback
         self._replacements = [pair for step in steps if (pair := _replacement(step)) is not None]
         if steps and self._byte_level is None and not self._byte_fallback and not self._replacements:
             raise CheckpointError(
