@@ -63,7 +63,8 @@ def test_stop_ends_processes_that_do_not_listen(instance: Instance, start: Start
     while not (tmp_path / "deaf").exists():
         time.sleep(0.01)
     processes.stop(processes.find(instance), grace_seconds=0.2)
-    assert processes.find(instance) == []
+    # A sleep that it began meanwhile may still be there for an instant.
+    assert stubborn.pid not in [process.pid for process in processes.find(instance)]
     assert stubborn.wait() == -9
 
 
