@@ -2,12 +2,13 @@
 
 Torch's threads meet at the end of every operation, some 150 times a token; when another process has the CPU of one, all
 others wait for it. What is best therefore depends on what else runs, which comes and goes. Milliseconds a token of
-SmolLM2-135M int4:
+SmolLM2-135M int4 on 2 Zen 4 CPUs:
 
-    threads, turns of spinning      2 quiet Xeon CPUs    2 Zen 4 CPUs beside 4 busy threads
-    1                               25                   24
-    2, GNU OpenMP's own number      17                   282
-    2, 1,000 turns                  17                   40
+    threads, turns of spinning      quiet    beside 4 busy threads
+    1                               14.7     24
+    2, GNU OpenMP's own number      10.1     282
+    2, 4,000 turns                  10.1     74
+    2, 1,000 turns                  12.3     40
 
 So waiting threads sleep soon (``spin_briefly``), and the number of threads is found by trial, again and again
 (``ThreadTuner``).
@@ -19,7 +20,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
-SPIN_TURNS = 1000
+SPIN_TURNS = 4000
 FIRST_INTERVAL = 16  # steps from one trial to the next; twice as many after each trial that changes nothing
 LAST_INTERVAL = 1024
 PAIRS = 4  # steps of each side in a trial, in turn
