@@ -124,7 +124,7 @@ def test_shards_hold_at_most_what_was_asked(tmp_path: Path) -> None:
 def test_a_weight_larger_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
     store = Store.open(convert(str(write_hf(tmp_path / "m", wide())), tmp_path / "s", "bf16", shard_size=3 << 20))
     for index, shard in enumerate(store.manifest.shards):
-        held = dict(store.manifest.of_shard(index))
+        held = store.manifest.by_shard()[index]
         assert shard.bytes <= 3 << 20 or len(held) == 1
 
 

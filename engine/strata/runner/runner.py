@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,11 +18,10 @@ from strata.runner.device import Device, capacity_bytes, open_device, out_of_mem
 from strata.runner.inputs import build_inputs
 from strata.runner.threads import ThreadTuners, choices
 from strata.scheduler.batch import Batch
+from strata.store.progress import Progress
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 class Runner:

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from strata import quant
 from strata.config import ModelConfig
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
-from strata.quant.base import Part, Tensor
+from strata.quant.base import Tensor
 from strata.store import manifest as manifests
 from strata.store.files import write_json
 from strata.store.manifest import Manifest, Shard, Weight
+from strata.store.progress import Progress, counter
 from strata.store.shard import ShardWriter, encode_header, header_bound
 from strata.store.sources import Source, open_source, recommended, source_path
 from strata.store.target import lock, partial
 from strata.store.tensors import TensorSpec, check, stored_format
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 DEFAULT_SHARD_SIZE = 128 << 20  # bytes
 MIN_SHARD_SIZE = 1 << 20  # bytes
@@ -99,26 +98,16 @@ def _write_shards(
     directory: Path, source: Source, weights: Mapping[str, Weight], progress: Progress | None
 ) -> tuple[Shard, ...]:
     count = max(weight.shard for weight in weights.values()) + 1
-    by_shard: list[dict[str, Part]] = [{} for _ in range(count)]
-    for name, weight in weights.items():
-        by_shard[weight.shard].update(weight.tensors(name))
-    total = sum(weight.num_bytes for weight in weights.values()) + sum(len(encode_header(t)) for t in by_shard)
-    done = 0
-
-    def wrote(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        if progress is not None:
-            progress(done, total)
-
+    planned = [(held, manifests.stored_tensors(held)) for held in manifests.by_shard(weights, count)]
+    num_bytes = sum(weight.num_bytes for weight in weights.values())
+    wrote = counter(num_bytes + sum(len(encode_header(tensors)) for _, tensors in planned), progress)
     shards = []
-    for index, tensors in enumerate(by_shard):
+    for index, (held, tensors) in enumerate(planned):
         file = f"shared/{index + 1:05d}-of-{count:05d}.safetensors"
         with ShardWriter(directory, file, tensors, wrote) as writer:
-            for name, weight in weights.items():
-                if weight.shard == index:
-                    for part, tensor in _encoded(source, name, weight).items():
-                        writer.add(part, tensor)
+            for name, weight in held.items():
+                for part, tensor in _encoded(source, name, weight).items():
+                    writer.add(part, tensor)
             shards.append(writer.close())
     return tuple(shards)
 

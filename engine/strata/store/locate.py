@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from strata import quant
 from strata.errors import StorageError
 from strata.store.convert import convert, is_store
 from strata.store.manifest import FORMAT_VERSION
+from strata.store.progress import Progress
 from strata.store.sources import recommended, source_files, source_path
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progress: Progress | None = None) -> Path:

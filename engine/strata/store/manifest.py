@@ -7,7 +7,7 @@ weight in the format "int8" or "int4" is stored as the tensors ``NAME.PART``; an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -61,9 +61,9 @@ class Manifest:
     shards: tuple[Shard, ...]
     weights: Mapping[str, Weight]
 
-    def of_shard(self, index: int) -> Iterator[tuple[str, Weight]]:
-        """The weights of one shard, in the order in which they are stored."""
-        return ((name, weight) for name, weight in self.weights.items() if weight.shard == index)
+    def by_shard(self) -> list[dict[str, Weight]]:
+        """The weights of each shard, in the order in which they are stored."""
+        return by_shard(self.weights, len(self.shards))
 
     def to_table(self) -> dict[str, Any]:
         """As JSON; the inverse of ``from_table``."""
@@ -116,6 +116,19 @@ class Manifest:
             if not 0 <= weight.shard < len(shards):
                 raise CheckpointError(f"{origin}: weight {name!r} is in shard {weight.shard} of {len(shards)}")
         return manifest
+
+
+def by_shard(weights: Mapping[str, Weight], num_shards: int) -> list[dict[str, Weight]]:
+    """Weights, in their order, shard by shard."""
+    shards: list[dict[str, Weight]] = [{} for _ in range(num_shards)]
+    for name, weight in weights.items():
+        shards[weight.shard][name] = weight
+    return shards
+
+
+def stored_tensors(weights: Mapping[str, Weight]) -> dict[str, Part]:
+    """All stored tensors of some weights by their names, in order."""
+    return {part: spec for name, weight in weights.items() for part, spec in weight.tensors(name).items()}
 
 
 def part_bytes(part: Part) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,14 @@ from typing import Any
 from strata.config import ModelConfig, token_ids
 from strata.errors import CheckpointError
 from strata.quant import QuantizedTensor
-from strata.quant.base import Part, Tensor
+from strata.quant.base import Tensor
 from strata.store import manifest as manifests
 from strata.store.files import read_json, read_json_if_there
 from strata.store.manifest import Manifest
+from strata.store.progress import Progress, counter
 from strata.store.shard import altered, read_shard
 from strata.store.sources import ACCEPTED
 from strata.store.tensors import check
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 GENERATION_FILE = "generation_config.json"
@@ -89,21 +88,9 @@ class Store:
         Each file is read once and its checksum compared at its end, so use no weight before the iterator ends.
         progress: called with the bytes read and those of all files. Raises CheckpointError naming a damaged file.
         """
-        total = sum(shard.bytes for shard in self.manifest.shards)
-        done = 0
-
-        def read(num_bytes: int) -> None:
-            nonlocal done
-            done += num_bytes
-            if progress is not None:
-                progress(done, total)
-
-        for index, shard in enumerate(self.manifest.shards):
-            weights = dict(self.manifest.of_shard(index))
-            expected: dict[str, Part] = {}
-            for name, weight in weights.items():
-                expected.update(weight.tensors(name))
-            tensors = read_shard(self.path, shard, expected, read)
+        read = counter(sum(shard.bytes for shard in self.manifest.shards), progress)
+        for shard, weights in zip(self.manifest.shards, self.manifest.by_shard(), strict=True):
+            tensors = read_shard(self.path, shard, manifests.stored_tensors(weights), read)
             for name, weight in weights.items():
                 parts = {part: next(tensors)[1].to(device) for part in weight.tensors(name)}
                 if weight.format in manifests.PLAIN_DTYPES:

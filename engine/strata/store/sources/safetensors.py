@@ -82,12 +82,11 @@ class SafetensorsSource:
             file: Any = safe_open(str(path), framework="pt")
             for name in file.keys():  # noqa: SIM118 - not a dict
                 piece = file.get_slice(name)
-                self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
+                tensor = self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
                 self._files[name] = file
+                if tensor.dtype not in TYPES:
+                    raise UnsupportedModelError(
+                        f"{path}: tensor {name!r} has the type {tensor.dtype}; supported: {', '.join(TYPES)}"
+                    )
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is truncated or damaged ({error}); fetch it again") from error
-        for name, tensor in self.tensors.items():
-            if tensor.dtype not in TYPES:
-                raise UnsupportedModelError(
-                    f"{path}: tensor {name!r} has the type {tensor.dtype}; supported: {', '.join(TYPES)}"
-                )
