@@ -22,6 +22,13 @@ def test_a_store_is_used_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_config_deeper_than_python_recurses_is_named(tmp_path: Path) -> None:
+    source = write_hf(tmp_path / "m")
+    (source / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"m/config\.json is not JSON"):
+        resolve(str(source), "bf16", tmp_path / "cache")
+
+
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
 def test_a_checkpoint_is_converted_once(tmp_path: Path, kind: str) -> None:
     source = write_hf(tmp_path / "m") if kind == "hf" else write_gguf(tmp_path / "m.gguf")

@@ -74,7 +74,7 @@ def is_store(path: Path) -> bool:
     """Whether the directory says that it is a store; it may still be damaged."""
     try:
         return manifests.KEY in json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
