@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
 from strata.config import EngineConfig
-from strata.engine.api import EngineState
+from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import (
     Abort,
     Command,
@@ -26,9 +26,9 @@ from strata.engine.messages import (
     Submit,
 )
 from strata.engine.process import run_engine
-from strata.errors import EngineError, RequestError, StrataError, UsageError
+from strata.errors import EngineError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
-from strata.scheduler.admission import check_capacity
+from strata.scheduler.admission import check_capacity, check_id
 from strata.scheduler.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
@@ -36,20 +36,17 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0  # that the process has to end by itself before it is killed
 
 
-class EngineClient:
+class EngineClient(Lifecycle):
     """An ``Engine`` (see there) in a spawned process. All methods belong to the event loop of ``start()``.
 
     load: import path ``module:function`` of what loads the model inside the process.
     """
 
     def __init__(self, config: EngineConfig, *, load: str = "strata.engine.load:load_engine") -> None:
+        super().__init__()
         self._config = config
         self._load = load
-        self._state: EngineState = "loading"
-        self._progress: LoadProgress | None = None
-        self._ready: EngineReady | None = None
         self._stats: SchedulerStats | None = None
-        self._failed: EngineFailed | None = None
         self._open: dict[str, asyncio.Queue[TokenOutput | StrataError]] = {}
         self._loaded = asyncio.Event()  # loading has ended, well or not
         self._exited = asyncio.Event()
@@ -57,24 +54,8 @@ class EngineClient:
         self._pipe: Connection | None = None
 
     @property
-    def state(self) -> EngineState:
-        return self._state
-
-    @property
-    def progress(self) -> LoadProgress | None:
-        return self._progress
-
-    @property
-    def ready(self) -> EngineReady | None:
-        return self._ready
-
-    @property
     def stats(self) -> SchedulerStats | None:
         return self._stats
-
-    @property
-    def failure(self) -> str | None:
-        return self._failed.message if self._failed is not None else None
 
     @property
     def pid(self) -> int | None:
@@ -110,10 +91,8 @@ class EngineClient:
         return self._ready
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
-        if self._state != "ready":
-            raise EngineError(self.failure or f"the engine is {self._state}; requests are served while it is ready")
-        if request.request_id in self._open:
-            raise RequestError(f"a request with the id {request.request_id!r} is already in flight; ids must differ")
+        self._raise_unless_ready()
+        check_id(request.request_id, self._open)
         # The engine asks as well, but only between steps: a stream refused late has its status sent already.
         check_capacity(len(self._open), self._config.scheduler)
         outputs = self._open[request.request_id] = asyncio.Queue()

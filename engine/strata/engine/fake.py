@@ -13,10 +13,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from strata.engine.api import EngineState
+from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
-from strata.errors import EngineError, OverloadedError, RequestError, StrataError, UsageError
+from strata.errors import OverloadedError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.scheduler.admission import check_id
 from strata.scheduler.stats import SchedulerStats
 from strata.scheduler.stopping import finish_reason
 
@@ -39,7 +40,7 @@ def echo(request: GenerationRequest) -> Iterable[int]:
     return request.prompt_token_ids
 
 
-class FakeEngine:
+class FakeEngine(Lifecycle):
     """An ``Engine`` whose tokens come from a script.
 
     script: the tokens of an answer; the first end-of-sequence id of ``ready`` follows them if they run out.
@@ -58,6 +59,7 @@ class FakeEngine:
         load_failure: EngineFailed | None = None,
         max_open: int | None = None,
     ) -> None:
+        super().__init__()
         self.requests: list[GenerationRequest] = []  # every request that was let in, in order
         self.aborted: list[str] = []  # ids of requests whose iterator was closed before its end
         self._script = script
@@ -66,10 +68,6 @@ class FakeEngine:
         self._hold_load = hold_load
         self._load_failure = load_failure
         self._max_open = max_open
-        self._state: EngineState = "loading"
-        self._progress: LoadProgress | None = None
-        self._ready: EngineReady | None = None
-        self._failed: EngineFailed | None = None
         self._rejection: StrataError | None = None
         self._open: dict[str, int] = {}  # request id to tokens of prompt and output
         self._released: int | None = None  # tokens that each request may have got; None: no limit
@@ -126,28 +124,12 @@ class FakeEngine:
     # --- Engine
 
     @property
-    def state(self) -> EngineState:
-        return self._state
-
-    @property
-    def progress(self) -> LoadProgress | None:
-        return self._progress
-
-    @property
-    def ready(self) -> EngineReady | None:
-        return self._ready
-
-    @property
     def stats(self) -> SchedulerStats | None:
         if self._state != "ready":
             return None
         block_size, total = self._facts.block_size, self._facts.num_kv_blocks
         used = sum(-(-num_tokens // block_size) for num_tokens in self._open.values())
         return SchedulerStats(len(self._open), 0, total - used, total, 0)
-
-    @property
-    def failure(self) -> str | None:
-        return self._failed.message if self._failed is not None else None
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -202,8 +184,7 @@ class FakeEngine:
         if self._rejection is not None:
             error, self._rejection = self._rejection, None
             raise error
-        if request.request_id in self._open:
-            raise RequestError(f"a request with the id {request.request_id!r} is already in flight; ids must differ")
+        check_id(request.request_id, self._open)
         if self._max_open is not None and len(self._open) >= self._max_open:
             raise OverloadedError(f"{len(self._open)} requests are in flight, {self._max_open} are allowed; try later")
         self.requests.append(request)
@@ -218,10 +199,6 @@ class FakeEngine:
     async def _wait_for_turn(self, generated: int) -> None:
         while self._state == "ready" and self._released is not None and generated > self._released:
             await self._change()
-
-    def _raise_unless_ready(self) -> None:
-        if self._state != "ready":
-            raise EngineError(self.failure or f"the engine is {self._state}; requests are served while it is ready")
 
     async def _change(self) -> None:
         self._changed.clear()

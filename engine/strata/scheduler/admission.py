@@ -1,8 +1,8 @@
-"""Whether a prompt can be run at all. The server asks when a request comes, the engine once more when it gets it."""
+"""Whether a request can be run at all. The server asks when a request comes, the engine once more when it gets it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from strata.config import SchedulerConfig
 from strata.errors import OverloadedError, RequestError
@@ -33,6 +33,12 @@ def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int, param: str = 
             param=param,
             code="invalid_value",
         )
+
+
+def check_id(request_id: str, in_flight: Container[str]) -> None:
+    """Raise RequestError for an id that a request in flight has already."""
+    if request_id in in_flight:
+        raise RequestError(f"a request with the id {request_id!r} is already in flight; ids must differ")
 
 
 def check_capacity(num_in_flight: int, config: SchedulerConfig) -> None:

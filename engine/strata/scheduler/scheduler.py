@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from strata.config import SchedulerConfig
 from strata.errors import OptionError, RequestError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
-from strata.scheduler.admission import check_capacity, check_length
+from strata.scheduler.admission import check_capacity, check_id, check_length
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
@@ -170,8 +170,7 @@ class Scheduler:
         check_length(num_prompt, max_model_len=self._max_model_len)
         if request.sampling.max_tokens < 1:
             raise RequestError(f"max_tokens is {request.sampling.max_tokens}; at least 1 is needed", param="max_tokens")
-        if request.request_id in self._sequences:
-            raise RequestError(f"a request with the id {request.request_id!r} is already in flight; ids must differ")
+        check_id(request.request_id, self._sequences)
         # The last token is never run, so it needs no place in the cache.
         num_cached = min(num_prompt + request.sampling.max_tokens, self._max_model_len) - 1
         if self._blocks.blocks_for(num_cached) > self._blocks.num_blocks:
