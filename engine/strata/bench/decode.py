@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
-from strata.bench.load import Progress, check_positive, open_runner
+from strata.bench.load import Progress, alone, check_positive, open_runner, table
 from strata.plan.memory import format_bytes, kv_token_bytes
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class DecodeReport:
             "decode / bound": f"{self.tokens_per_second / self.bound_tokens_per_second:.2f}",
             "prefill": f"{self.prompt_tokens / self.prefill_seconds:.1f} tok/s",
         }
-        return tuple(f"{name:<16} {value}" for name, value in rows.items())
+        return table(rows)
 
 
 def run(
@@ -131,17 +132,13 @@ def _decode(runner: Runner, prompt_tokens: int, output_tokens: int, progress: Pr
     """Seconds of the prefill and of each counted decode step."""
     import torch
 
-    from strata.scheduler.batch import Batch, ScheduledSequence
-
-    def step(token_ids: tuple[int, ...], start: int) -> int:
-        num_blocks = -(-(start + len(token_ids)) // runner.block_size)
-        sequence = ScheduledSequence("bench", token_ids, start, tuple(range(num_blocks)), samples=True)
-        return int(runner.run(Batch((sequence,))).argmax())  # waits for the device
+    def step(token_ids: Sequence[int], start: int) -> int:
+        return int(runner.run(alone(runner, token_ids, start)).argmax())  # waits for the device
 
     prompt = torch.randint(0, runner.vocab_size, (prompt_tokens,), generator=torch.Generator().manual_seed(0)).tolist()
-    step(tuple(prompt), 0)
+    step(prompt, 0)
     began = time.perf_counter()
-    token = step(tuple(prompt), 0)
+    token = step(prompt, 0)
     prefill_seconds = time.perf_counter() - began
     steps = []
     for i in range(WARM_UP + output_tokens):

@@ -1,8 +1,8 @@
-"""A model loaded for a measurement."""
+"""A model loaded for a measurement, and what all measurements do with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
@@ -12,6 +12,7 @@ from strata.runner.threads import spin_briefly
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
+    from strata.scheduler.batch import Batch
     from strata.store.reader import Store
 
 Progress = Callable[[str, int, int], None]  # phase ("convert", "load", ...), done, total
@@ -43,6 +44,19 @@ def open_runner(
         scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=1),
     )
     return store, Runner.load(store, config, lambda done, total: progress("load", done, total))
+
+
+def alone(runner: Runner, token_ids: Sequence[int], start: int = 0) -> Batch:
+    """A step of the only sequence there is, in the first KV blocks; ``start`` is the first token's position."""
+    from strata.scheduler.batch import Batch, ScheduledSequence
+
+    num_blocks = -(-(start + len(token_ids)) // runner.block_size)
+    return Batch((ScheduledSequence("bench", tuple(token_ids), start, tuple(range(num_blocks)), samples=True),))
+
+
+def table(rows: Mapping[str, str]) -> tuple[str, ...]:
+    """Lines for people, one a figure."""
+    return tuple(f"{name:<16} {value}" for name, value in rows.items())
 
 
 def check_positive(**numbers: int) -> None:

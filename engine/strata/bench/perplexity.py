@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.load import Progress, check_positive, open_runner
+from strata.bench.load import Progress, alone, check_positive, open_runner, table
 from strata.errors import OptionError
 from strata.store.files import load_tokenizer
 
@@ -44,7 +44,7 @@ class PerplexityReport:
             "nll": f"{self.nll:.5f} nats a token",
             "perplexity": f"{self.perplexity:.4f}",
         }
-        return tuple(f"{name:<16} {value}" for name, value in rows.items())
+        return table(rows)
 
 
 def run(
@@ -89,16 +89,11 @@ def run(
 
 def negative_log_likelihoods(runner: Runner, token_ids: list[int], window: int, progress: Progress) -> list[float]:
     """In nats, of every token but the first, each predicted once: in the first window that reaches it."""
-    from strata.scheduler.batch import Batch, ScheduledSequence
-
     out: list[float] = []
-    blocks = tuple(range(-(-window // runner.block_size)))
     stride = max(1, window // 2)
     for begin in range(0, len(token_ids) - 1, stride):
         seen = token_ids[begin : begin + window]
-        num_blocks = -(-len(seen) // runner.block_size)
-        sequence = ScheduledSequence("text", tuple(seen), 0, blocks[:num_blocks], samples=True)
-        logits = runner.run_all(Batch((sequence,)))
+        logits = runner.run_all(alone(runner, seen))
         first = 1 + len(out) - begin  # of the window's tokens, the first that is not yet predicted
         scores = logits[first - 1 : -1].log_softmax(-1)
         targets = scores.new_tensor(seen[first:]).long()

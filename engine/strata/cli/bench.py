@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_device, add_dtype, add_source, source
@@ -14,6 +15,8 @@ from strata.engine import logs
 if TYPE_CHECKING:
     from strata.bench.decode import DecodeReport
     from strata.bench.perplexity import PerplexityReport
+
+    Report: TypeAlias = DecodeReport | PerplexityReport
 
 NEEDED = ("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
 EXAMPLES = {
@@ -32,7 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="measurements")
     decode = _add_kind(kinds, "decode", "tokens a second at batch 1, beside what the memory's bandwidth allows")
-    decode.set_defaults(run=_run_decode)
+    decode.set_defaults(measure=_measure_decode)
     decode.add_argument(
         "--prompt-tokens",
         type=whole(1),
@@ -44,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--output-tokens", type=whole(1), default=128, metavar="N", help="tokens that are measured (default: 128)"
     )
     perplexity = _add_kind(kinds, "perplexity", "how well the model predicts a text; lower is better")
-    perplexity.set_defaults(run=_run_perplexity)
+    perplexity.set_defaults(measure=_measure_perplexity)
     perplexity.add_argument("--text", required=True, metavar="FILE", help="a text in UTF-8")
     perplexity.add_argument(
         "--window",
@@ -59,6 +62,7 @@ def _add_kind(
     kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str
 ) -> argparse.ArgumentParser:
     parser = kinds.add_parser(name, help=about, description=f"Measures {about}.", epilog=f"example:\n{EXAMPLES[name]}")
+    parser.set_defaults(run=_run)
     add_source(parser, "MODEL", "--model")
     add_dtype(parser)
     add_device(parser)
@@ -66,47 +70,40 @@ def _add_kind(
     return parser
 
 
-def _run_decode(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     model = source(arguments)
     require(*NEEDED)
     logs.configure("INFO")
+    measure: Callable[[str, argparse.Namespace, Progress], Report] = arguments.measure
+    with Progress() as progress:
+        report = measure(model, arguments, progress)
+    print(json.dumps(report.as_dict(), indent=1) if arguments.json else "\n".join(report.lines()))
+    return 0
 
+
+def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progress) -> Report:
     from strata.bench import decode
 
-    with Progress() as progress:
-        report = decode.run(
-            model,
-            arguments.dtype,
-            device=arguments.device,
-            num_threads=arguments.threads,
-            prompt_tokens=arguments.prompt_tokens,
-            output_tokens=arguments.output_tokens,
-            progress=progress,
-        )
-    _print(report, as_json=arguments.json)
-    return 0
+    return decode.run(
+        model,
+        arguments.dtype,
+        device=arguments.device,
+        num_threads=arguments.threads,
+        prompt_tokens=arguments.prompt_tokens,
+        output_tokens=arguments.output_tokens,
+        progress=progress,
+    )
 
 
-def _run_perplexity(arguments: argparse.Namespace) -> int:
-    model = source(arguments)
-    require(*NEEDED)
-    logs.configure("INFO")
-
+def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: Progress) -> Report:
     from strata.bench import perplexity
 
-    with Progress() as progress:
-        report = perplexity.run(
-            model,
-            arguments.dtype,
-            text=arguments.text,
-            window=arguments.window,
-            device=arguments.device,
-            num_threads=arguments.threads,
-            progress=progress,
-        )
-    _print(report, as_json=arguments.json)
-    return 0
-
-
-def _print(report: DecodeReport | PerplexityReport, *, as_json: bool) -> None:
-    print(json.dumps(report.as_dict(), indent=1) if as_json else "\n".join(report.lines()))
+    return perplexity.run(
+        model,
+        arguments.dtype,
+        text=arguments.text,
+        window=arguments.window,
+        device=arguments.device,
+        num_threads=arguments.threads,
+        progress=progress,
+    )
