@@ -19,7 +19,6 @@ from tests.cluster.lifecycle import tear_down
 
 pytestmark = pytest.mark.cluster
 
-USUAL_PLACES = ("/var/lib/kubelet", "/var/lib/cni", "/var/lib/containerd", "/var/log/pods", "/run/containerd")
 ROOT = Path(__file__).parents[2]
 
 

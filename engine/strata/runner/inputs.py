@@ -38,7 +38,7 @@ def build_inputs(batch: Batch, block_size: int, device: torch.device, dtype: tor
     token_ids: list[int] = []
     sampled: list[int] = []
     for sequence in batch.sequences:
-        span = range(sequence.start, sequence.start + len(sequence.token_ids))
+        span = range(sequence.start, sequence.end)
         positions.extend(span)
         slots.extend(sequence.block_ids[p // block_size] * block_size + p % block_size for p in span)
         token_ids.extend(sequence.token_ids)
@@ -52,7 +52,7 @@ def build_inputs(batch: Batch, block_size: int, device: torch.device, dtype: tor
     for group in groups:
         most = max(_num_blocks(sequence, block_size) for sequence in group)
         packer.add([block for sequence in group for block in _padded(sequence, block_size, most)])
-        packer.add([_kv_len(sequence) for sequence in group])
+        packer.add([sequence.end for sequence in group])
     tensors = iter(packer.to(device))
     token_ids_t, positions_t, slots_t, sampled_t = (next(tensors) for _ in range(4))
     built = []
@@ -107,13 +107,13 @@ def _group(
     dtype: torch.dtype,
 ) -> AttentionGroup:
     num_seqs = len(sequences)
-    kv_len = max(_kv_len(sequence) for sequence in sequences)
+    kv_len = max(sequence.end for sequence in sequences)
     mask, causal = None, False
     if end - begin > num_seqs:
         causal = sequences[0].start == 0
         if not causal:
             mask = _mask(positions[:, None] + 1, kv_len, dtype)
-    elif any(_kv_len(sequence) != kv_len for sequence in sequences):
+    elif any(sequence.end != kv_len for sequence in sequences):
         mask = _mask(lengths[:, None, None, None], kv_len, dtype)
     return AttentionGroup(begin, end, num_seqs, blocks, lengths, kv_len, mask, causal)
 
@@ -124,12 +124,8 @@ def _mask(limits: Tensor, kv_len: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=limits.device).masked_fill_(hidden, -torch.inf)
 
 
-def _kv_len(sequence: ScheduledSequence) -> int:
-    return sequence.start + len(sequence.token_ids)
-
-
 def _num_blocks(sequence: ScheduledSequence, block_size: int) -> int:
-    return -(-_kv_len(sequence) // block_size)
+    return -(-sequence.end // block_size)
 
 
 def _padded(sequence: ScheduledSequence, block_size: int, length: int) -> list[int]:

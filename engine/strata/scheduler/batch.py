@@ -20,6 +20,11 @@ class ScheduledSequence:
     block_ids: tuple[int, ...]
     samples: bool
 
+    @property
+    def end(self) -> int:
+        """The position after the last token of the step: how many tokens the KV cache then holds."""
+        return self.start + len(self.token_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -120,7 +120,7 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
             sequence = self._sequences[part.request_id]
-            sequence.num_computed = part.start + len(part.token_ids)
+            sequence.num_computed = part.end
             if not part.samples:
                 continue
             token_id = token_ids[part.request_id]

@@ -43,13 +43,13 @@ class ServedModel:
                 param="messages",
                 code="no_chat_template",
             )
-        self._check_text(sum(len(message.text) for message in messages), param="messages")
         # "developer" is OpenAI's later name for "system"; templates know the older one.
         turns = [
             {"role": "system" if message.role == "developer" else message.role, "content": message.text}
             | ({} if message.name is None else {"name": message.name})
             for message in messages
         ]
+        self._check_text(sum(len(turn["content"]) for turn in turns), param="messages")
         # The template writes the special tokens itself.
         return tuple(self._tokenizer.encode(self._template.render(turns), add_special_tokens=False))
 
