@@ -23,6 +23,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from strata.engine.fake import FAKE_READY, FakeEngine
 from strata.request import GenerationRequest
 from strata.server.app import create_app
+from strata.server.lifetime import http_config
 from strata.server.service import Service
 
 CHAT_TEMPLATE = (
@@ -163,7 +164,7 @@ def run_live(engine: FakeEngine) -> Iterator[Live]:
     """uvicorn as ``strata serve`` runs it, on a free port."""
     service = Service(engine, model_names=("tiny",))
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, loop="none", http="httptools"))
+    server = uvicorn.Server(http_config(service))
     started: list[asyncio.AbstractEventLoop] = []
     ready = threading.Event()
 

@@ -291,6 +291,24 @@ def test_a_token_outside_the_vocabulary_is_refused(serve: Serve) -> None:
         assert "0 to 299" in error["message"]
 
 
+def test_long_input_is_cut_in_the_message(serve: Serve) -> None:
+    served = serve()
+    given = "m" * 50_000
+    for error in (
+        error_of(served.chat(model=given), 404),
+        error_of(served.chat(**{given: 1}), 400),
+        error_of(served.client.get(f"/{given}"), 404),
+    ):
+        assert "mmm" in error["message"]
+        assert len(error["message"]) < 3_000
+    assert "'tiny'" in error_of(served.chat(model=given), 404)["message"]  # what is allowed stays
+
+
+def test_a_trailing_slash_is_not_redirected(serve: Serve) -> None:
+    error = error_of(serve().client.post("/v1/chat/completions/", json={}), 404)
+    assert "/v1/chat/completions" in error["message"]
+
+
 def test_an_unknown_model_is_not_found(serve: Serve) -> None:
     served = serve()
     error = error_of(served.chat(model="gpt-4"), 404)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from itertools import repeat
 import openai
 import pytest
 
+from strata.server import protocol
+from strata.server.protocol import MAX_HEAD_BYTES
 from tests.server.conftest import Live
 
 MakeLive = Callable[..., Live]
@@ -157,6 +160,70 @@ def test_many_streams_at_once_get_their_own_text(live: MakeLive, encode: Callabl
         running.engine.resume()
         texts = ["".join(chunk.choices[0].text for chunk in stream) for stream in streams]
     assert texts == prompts
+
+
+def exchange(live: Live, sent: bytes) -> tuple[int, str]:
+    """Status and error code of the answer to some bytes; the server must close the connection after it."""
+    with socket.create_connection(("127.0.0.1", live.port)) as connection:
+        connection.sendall(sent)
+        with connection.makefile("rb") as received:
+            head, _, body = received.read().partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+def test_a_head_without_end_is_refused_before_it_is_read(live: MakeLive) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: strata\r\nX-Long: "
+    assert exchange(live(), head + b"x" * MAX_HEAD_BYTES) == (431, "headers_too_large")
+
+
+def test_a_long_head_is_served(live: MakeLive) -> None:
+    head = b"GET /health HTTP/1.1\r\nConnection: close\r\nHost: strata\r\nX-Long: "
+    with socket.create_connection(("127.0.0.1", live().port)) as connection:
+        connection.sendall(head + b"x" * (MAX_HEAD_BYTES - 1000) + b"\r\n\r\n")
+        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"POST /generate HTTP/1.1\r\nHost: stra", id="half a head"),
+        pytest.param(b"POST /generate HTTP/1.1\r\nHost: strata\r\nContent-Length: 9\r\n\r\n{", id="half a body"),
+        pytest.param(
+            b"GET /health HTTP/1.1\r\nHost: strata\r\n\r\nGET /health HTTP/1.1\r\nHost", id="half of a second request"
+        ),
+    ],
+)
+def test_a_request_that_does_not_arrive_in_time_is_ended(
+    live: MakeLive, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "ARRIVAL_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", live().port)) as connection:
+        connection.sendall(sent)
+        with connection.makefile("rb") as received:
+            answers = received.read()
+    assert answers.rpartition(b"HTTP/1.1 ")[2].startswith(b"408 Request Timeout\r\n")
+
+
+def test_the_time_to_arrive_is_not_the_time_to_answer(live: MakeLive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "ARRIVAL_SECONDS", 0.1)
+    running = live("hello")
+    running.engine.pause()
+    with raw_request(running) as connection:
+        running.wait_until(lambda engine: bool(engine.requests))
+        # A second request begins behind the first, and does not end while that has no answer.
+        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: strata\r\nContent-Length: 9\r\n\r\n{")
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), running.loop).result()
+        running.engine.resume()
+        assert b"hello" in read_until(connection, b"hello")
+        assert b"408 Request Timeout" in read_until(connection, b"request_timeout")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"hello\r\n\r\n"], ids=["TLS", "prose"]
+)
+def test_bytes_that_are_no_request_get_an_error_object(live: MakeLive, sent: bytes) -> None:
+    assert exchange(live(), sent) == (400, "invalid_http")
 
 
 def test_a_body_that_never_ends_because_its_client_left_is_no_fault(live: MakeLive) -> None:

@@ -34,6 +34,7 @@ def refusal(schema: Any, body: Any) -> RequestError:
         pytest.param(b'{"prompt": "\xff"}', "invalid_encoding", "0xff at offset 12", id="not UTF-8"),
         pytest.param(b'{"prompt": "a", "temperature": NaN}', "invalid_json", "NaN", id="a constant of JavaScript"),
         pytest.param(b'{"prompt": "\\ud800"}', "invalid_json", "surrogate", id="half a character"),
+        pytest.param(b'{"seed": 1, "seed": 2}', "invalid_json", 'the key "seed" stands twice', id="a key twice"),
         pytest.param(b"[" * 100_000, "invalid_json", "recursion", id="nested beyond reading"),
         pytest.param(b'{"seed": ' + b"9" * 5000 + b"}", "invalid_json", "digits", id="a number beyond reading"),
     ],

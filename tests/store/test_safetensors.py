@@ -167,6 +167,12 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
         SafetensorsSource(path).write_tokenizer(tmp_path)
 
 
+def test_a_broken_config_is_named_before_missing_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json is not JSON"):
+        open_source(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("files", "found"),
     [

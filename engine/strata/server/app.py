@@ -45,7 +45,14 @@ def create_app(service: Service) -> FastAPI:
             await service.close()
 
     # The interactive pages load scripts from elsewhere; the description itself stays at /openapi.json.
-    app = FastAPI(title="Strata", version=strata.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Strata",
+        version=strata.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # clients do not repeat a POST for a redirect
+    )
     app.add_middleware(AccessLog)
     _add_generation(app, service)
     _add_models(app, service)

@@ -11,11 +11,16 @@ from strata.errors import NotReadyError, OverloadedError, RequestError, StrataEr
 RETRY_LOADING_SECONDS = 5
 RETRY_OVERLOADED_SECONDS = 1
 
+_MAX_MESSAGE = 2_000  # characters; the longest list of allowed fields takes half of it
+
 _STATUS_OF_CODE = {"request_too_large": 413}
 
 
 def error_body(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """OpenAI's error object."""
+    """OpenAI's error object. The middle of a very long message, which repeats what was given, is left out."""
+    if len(message) > _MAX_MESSAGE:
+        half = _MAX_MESSAGE // 2
+        message = f"{message[:half]} [... {len(message) - 2 * half} characters ...] {message[-half:]}"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

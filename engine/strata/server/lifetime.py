@@ -13,6 +13,7 @@ import uvicorn
 
 from strata.engine.messages import LoadProgress
 from strata.server.app import create_app
+from strata.server.protocol import BoundedProtocol
 from strata.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,21 @@ class _Server(uvicorn.Server):
         yield
 
 
+def http_config(service: Service) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    return uvicorn.Config(
+        create_app(service),
+        loop="none",
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+    )
+
+
 async def run(
     service: Service,
     listener: socket.socket,
@@ -44,19 +60,7 @@ async def run(
     ``listener`` is bound already, and closed at the end. ``on_progress`` runs several times a second while loading,
     ``on_ready`` once after. Raises the StrataError that ended the service, if one did.
     """
-    server = _Server(
-        uvicorn.Config(
-            create_app(service),
-            loop="none",
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        )
-    )
+    server = _Server(http_config(service))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
 

@@ -14,6 +14,7 @@ logger = logging.getLogger("strata.access")
 
 HEADER = "x-request-id"
 _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked every few seconds; logged at the level "debug"
+_MAX_PATH = 200  # characters of a path that are logged
 _SOUND_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -50,7 +51,7 @@ class AccessLog:
                 "%s %s %r %s %.3f s id=%s",
                 client[0],
                 scope["method"],
-                scope["path"],
+                scope["path"][:_MAX_PATH],
                 status,
                 seconds,
                 request_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ def parse(schema: type[Request], body: bytes) -> Request:
             code="invalid_encoding",
         ) from None
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
         if "\\u" in text:  # an escape can make half a surrogate pair, which no text may contain
             json.dumps(data, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -61,6 +62,14 @@ def _translate(schema: type[Body], error: ValidationError) -> RequestError:
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"the key {_shown(next(key for key in counts if counts[key] > 1))} stands twice in one object")
+    return table
 
 
 def _refuse_constant(name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Looks for stop strings in a growing text; none of one ever gets out, not even its beginning."""
+    """Looks for stop strings in a growing text; the text before the first of them is all that gets out."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = tuple(strings)

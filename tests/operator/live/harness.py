@@ -174,6 +174,10 @@ class Models:
         selector = f"involvedObject.kind=StrataModel,involvedObject.name={name}"
         return list(json.loads(self.kubectl("get", "events", "--field-selector", selector, "-o", "json"))["items"])
 
+    def times(self, name: str, reason: str) -> int:
+        """How often that event was posted; repeats are counted in one object."""
+        return sum(event["count"] for event in self.events(name) if event["reason"] == reason)
+
     def wait_for_event(self, name: str, reason: str, seconds: float = 60) -> dict[str, Any]:
         """The event is posted after the status: it may come a moment later."""
 

@@ -31,7 +31,7 @@ def test_a_source_that_the_engine_does_not_know(models: Models, operator: Operat
     # A loop of crashes is one event and one status: it ticks in the pod, not in the model.
     assert models.condition("lost", "Degraded")["lastTransitionTime"] == since
     assert models.get("sm", "lost")["metadata"]["resourceVersion"] == version
-    assert sum(event["count"] for event in models.events("lost") if event["reason"] == "EngineFailed") == 1
+    assert models.times("lost", "EngineFailed") == 1
 
 
 def test_an_engine_that_ends_without_last_words(models: Models, operator: OperatorProcess) -> None:

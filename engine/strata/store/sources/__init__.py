@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from strata.errors import CheckpointError
+from strata.store.files import read_json
 from strata.store.sources.base import Source
 from strata.store.sources.builtin import SCHEME, builtin_path, recommended
 
@@ -61,6 +62,7 @@ def _found(path: Path) -> str:
     if ggufs:
         return f"it holds {', '.join(ggufs)}; give the path of the .gguf file itself"
     if "config.json" in names:
+        read_json(path / "config.json")  # a broken one is the nearer fault
         return "it has a config.json, but no *.safetensors"
     return f"it holds {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}" if names else "it is empty"
 

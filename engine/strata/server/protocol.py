@@ -1,0 +1,91 @@
+"""uvicorn's HTTP/1.1 with two bounds: the size of a request's head, and the time that a request may take to arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from typing import Any, Literal
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from strata.server.failures import error_body
+
+MAX_HEAD_BYTES = 64 << 10  # of request line and headers; 8 to 64 KiB are usual in servers and proxies
+ARRIVAL_SECONDS = 60.0  # from a request's first byte to the last of its body
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. What is no HTTP request, too large or too slow gets OpenAI's error object, and is closed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._arriving: Literal["nothing", "head", "body"] = "nothing"
+        self._head_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._arriving == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                message = f"the request line and headers are longer than {MAX_HEAD_BYTES} bytes, the most that is read"
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "headers_too_large")
+
+    def send_400_response(self, msg: str) -> None:
+        message = "these bytes are no HTTP/1.1 request; plain HTTP is spoken here, use http:// and not https://"
+        self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
+
+    # --- the parser's steps
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._arriving, self._head_bytes = "head", 0
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        self._arriving = "body"
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arriving = "nothing"
+        self._arrived()
+        super().on_message_complete()
+
+    # --- the end of patience
+
+    def _wait(self) -> None:
+        self._arrived()
+        self._deadline = self.loop.call_later(ARRIVAL_SECONDS, self._on_deadline)
+
+    def _arrived(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _on_deadline(self) -> None:
+        if self.pipeline:  # reading is paused until the request before has its answer
+            self._wait()
+            return
+        message = f"the request did not arrive within {ARRIVAL_SECONDS:.0f} s; send it again"
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout")
+
+    def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
+        """Answer where no answer has begun, and close the connection."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or (self._arriving == "body" and not cycle.response_started):
+            body = json.dumps(error_body(message, "invalid_request_error", code=code)).encode()
+            head = (
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self.transport.close()
