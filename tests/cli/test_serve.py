@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from strata.cli.serve import default_name
-from strata.models.registry import ARCHITECTURES
+from strata.config import ARCHITECTURES
 from strata.store.sources import source_path
 from tests.cli.conftest import COMMAND
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
@@ -173,7 +173,7 @@ def no_tokenizer(directory: Path) -> tuple[str, str]:
 def unknown_architecture(directory: Path) -> tuple[str, str]:
     path = write_checkpoint(directory / "model")
     (path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MambaForCausalLM"]}))
-    return str(path), ", ".join(ARCHITECTURES)
+    return str(path), ", ".join(sorted(ARCHITECTURES))
 
 
 def unknown_builtin(_: Path) -> tuple[str, str]:

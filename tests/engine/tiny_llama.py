@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from strata.config import ModelConfig
-from strata.store.tensors import needed
+from strata.config import read_hf_config
+from strata.plan.shape import needed
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -38,7 +38,7 @@ def write_checkpoint(directory: Path, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for spec in needed(ModelConfig.from_hf(CONFIG, origin="tiny")):
+    for spec in needed(read_hf_config(CONFIG, origin="tiny")):
         noise = torch.randn(spec.shape, generator=generator)
         tensors[spec.name] = (1 + 0.1 * noise if len(spec.shape) == 1 else 0.2 * noise).bfloat16()
     save_file(tensors, str(directory / "model.safetensors"))

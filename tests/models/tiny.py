@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from strata.config import EngineConfig, ModelConfig
+from strata.config import EngineConfig, ModelConfig, read_hf_config
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
@@ -48,7 +48,7 @@ def hf_llama(**changes: Any) -> Any:
 
 def model_config(model: Any) -> ModelConfig:
     """What Strata reads from the config.json that the model would be saved with."""
-    return ModelConfig.from_hf({**model.config.to_dict(), "architectures": ["LlamaForCausalLM"]}, origin="config.json")
+    return read_hf_config({**model.config.to_dict(), "architectures": ["LlamaForCausalLM"]}, origin="config.json")
 
 
 def runner_of(

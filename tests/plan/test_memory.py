@@ -35,8 +35,15 @@ MODEL = ModelConfig(
     max_position_embeddings=1000,
     rope=RopeConfig(),
     tie_word_embeddings=True,
-    attention_bias=False,
+    qkv_bias=False,
+    o_bias=False,
     mlp_bias=False,
+    qk_norm=False,
+    attention_sinks=False,
+    windows=(None,) * 4,
+    experts=None,
+    expert_layers=(False,) * 4,
+    swiglu_limit=None,
     eos_token_ids=(),
 )
 TOKEN = 2 * 4 * 2 * 16 * 2  # bytes of a token's keys and values in bf16

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from strata.config import ModelConfig
-from strata.store.tensors import needed
+from strata.config import read_hf_config
+from strata.plan.shape import needed
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -50,7 +50,7 @@ def weights(table: Mapping[str, Any], seed: int = 0) -> dict[str, torch.Tensor]:
     """Random float32 weights that bfloat16 holds exactly, so that every format of a checkpoint gives the same ones."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for spec in needed(ModelConfig.from_hf(table, origin="test")):
+    for spec in needed(read_hf_config(table, origin="test")):
         noise = torch.randn(spec.shape, generator=generator)
         tensors[spec.name] = (1 + 0.1 * noise if len(spec.shape) == 1 else 0.2 * noise).bfloat16().float()
     return tensors

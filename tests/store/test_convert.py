@@ -225,7 +225,7 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_unsupported_architecture(tmp_path: Path) -> None:
     source = write_hf(tmp_path / "m", config(), tensors=weights(config()))
     (source / "config.json").write_text(json.dumps(config(architectures=["MambaForCausalLM"])))
-    with pytest.raises(UnsupportedModelError, match="'MambaForCausalLM' is not supported; supported: LlamaForCausalLM"):
+    with pytest.raises(UnsupportedModelError, match="'MambaForCausalLM' is not supported; supported: "):
         convert(str(source), tmp_path / "store", "int4")
     assert entries(tmp_path) == ["m"]
 

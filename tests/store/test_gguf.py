@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from strata import quant
-from strata.config import ModelConfig
+from strata.config import read_hf_config
 from strata.errors import CheckpointError, UnsupportedModelError
+from strata.plan.shape import check
 from strata.store.sources.builtin import builtin_path
 from strata.store.sources.gguf import TYPES, GGUFSource
-from strata.store.tensors import check
 from tests.store.checkpoints import config, weights, write_gguf
 
 # One ulp of the type, relative to a weight; what ggml's own rounding to it may be off by.
@@ -71,7 +71,7 @@ def test_q_and_k_rows_are_back_in_halves(tmp_path: Path) -> None:
 def test_config_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     table = config(rope_theta=500000.0, tie_word_embeddings=False, num_key_value_heads=1)
     source = GGUFSource(write_gguf(tmp_path / "m.gguf", table))
-    assert ModelConfig.from_hf(source.config, origin="gguf") == ModelConfig.from_hf(table, origin="hf")
+    assert read_hf_config(source.config, origin="gguf") == read_hf_config(table, origin="hf")
 
 
 def test_every_token_that_may_end_a_turn_is_an_end(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 def test_the_built_in_model_is_whole_and_keeps_its_grid() -> None:
     path = builtin_path("builtin://smollm2-135m")
     source = GGUFSource(path)
-    model = ModelConfig.from_hf(source.config, origin=str(path))
+    model = read_hf_config(source.config, origin=str(path))
     assert (model.num_layers, model.hidden_size, model.num_heads, model.num_kv_heads) == (30, 576, 9, 3)
     assert (model.rms_norm_eps, model.rope.theta, model.tie_word_embeddings) == (1e-5, 100_000.0, True)
     assert model.eos_token_ids == (2,)

@@ -1,6 +1,18 @@
 """Frozen settings, grouped by what they describe: the model (from its checkpoint) and the engine (from the user)."""
 
 from strata.config.engine import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
-from strata.config.model import ModelConfig, RopeConfig, token_ids
+from strata.config.hf import ARCHITECTURES, read_hf_config, token_ids
+from strata.config.model import ExpertsConfig, ModelConfig, RopeConfig
 
-__all__ = ["CacheConfig", "DeviceConfig", "EngineConfig", "ModelConfig", "RopeConfig", "SchedulerConfig", "token_ids"]
+__all__ = [
+    "ARCHITECTURES",
+    "CacheConfig",
+    "DeviceConfig",
+    "EngineConfig",
+    "ExpertsConfig",
+    "ModelConfig",
+    "RopeConfig",
+    "SchedulerConfig",
+    "read_hf_config",
+    "token_ids",
+]

@@ -1,13 +1,10 @@
-"""What a checkpoint's ``config.json`` says about the model, in one frozen dataclass."""
+"""The shape of a model: what its mathematics and its bytes follow from."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from strata.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +22,26 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """The routed experts of a Mixture-of-Experts model."""
+
+    num_experts: int  # in each layer that has any
+    num_experts_per_tok: int  # top-k
+    intermediate_size: int  # of one expert
+    shared_intermediate_size: int  # of the expert that every token passes; 0: there is none
+    norm_topk_prob: bool  # the weights of a token's experts are divided by their sum
+    router_bias: bool
+    bias: bool  # the experts' own products have biases
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The shape of a decoder-only transformer, in the field's own terms (Hugging Face ``config.json`` names)."""
 
     architecture: str  # first entry of "architectures", e.g. "LlamaForCausalLM"
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
+    intermediate_size: int  # of layers without experts
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -40,66 +50,13 @@ class ModelConfig:
     max_position_embeddings: int
     rope: RopeConfig
     tie_word_embeddings: bool
-    attention_bias: bool
+    qkv_bias: bool
+    o_bias: bool
     mlp_bias: bool
+    qk_norm: bool  # an RMS norm over each head of q and k, before RoPE
+    attention_sinks: bool  # a learned logit for each head that takes part in the softmax and stands for no token
+    windows: tuple[int | None, ...]  # of each layer: a token sees itself and the window - 1 tokens before; None: all
+    experts: ExpertsConfig | None
+    expert_layers: tuple[bool, ...]  # whether each layer has routed experts in the place of one MLP
+    swiglu_limit: float | None  # gpt-oss' activation, clamped to it; None: silu(gate) * up
     eos_token_ids: tuple[int, ...]
-
-    @classmethod
-    def from_hf(cls, table: Mapping[str, Any], *, origin: str) -> ModelConfig:
-        """Read a Hugging Face ``config.json``; ``origin`` names the file in errors.
-
-        Raises CheckpointError naming the key that is missing or of the wrong type.
-        """
-
-        def need(key: str, default: int | None = None) -> int:
-            value = default if table.get(key) is None else table[key]
-            if type(value) is not int or value <= 0:
-                raise CheckpointError(f"{origin}: {key!r} is {value!r}; a positive integer is needed")
-            return value
-
-        def number(key: str, value: Any) -> float:
-            if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise CheckpointError(f"{origin}: {key!r} is {value!r}; a positive number is needed")
-            return float(value)
-
-        architectures = table.get("architectures")
-        if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-            raise CheckpointError(
-                f"{origin}: 'architectures' is {architectures!r}; a list with the class name is needed"
-            )
-        num_heads = need("num_attention_heads")
-        hidden_size = need("hidden_size")
-        num_kv_heads = need("num_key_value_heads", num_heads)
-        if num_heads % num_kv_heads:
-            raise CheckpointError(f"{origin}: {num_heads} attention heads do not divide into {num_kv_heads} KV heads")
-        # Newer configs keep all of RoPE in one table, "rope_parameters"; older ones have theta beside "rope_scaling".
-        rope = table.get("rope_parameters") or table.get("rope_scaling") or None
-        if rope is not None and not isinstance(rope, dict):
-            raise CheckpointError(f"{origin}: RoPE's scaling is {rope!r}; a table is needed")
-        theta = number("rope_theta", (rope or {}).get("rope_theta", table.get("rope_theta", 10_000.0)))
-        return cls(
-            architecture=architectures[0],
-            vocab_size=need("vocab_size"),
-            hidden_size=hidden_size,
-            intermediate_size=need("intermediate_size"),
-            num_layers=need("num_hidden_layers"),
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=need("head_dim", hidden_size // num_heads),
-            rms_norm_eps=number("rms_norm_eps", table.get("rms_norm_eps", 1e-6)),
-            max_position_embeddings=need("max_position_embeddings"),
-            rope=RopeConfig(theta=theta, scaling=rope),
-            tie_word_embeddings=bool(table.get("tie_word_embeddings", False)),
-            attention_bias=bool(table.get("attention_bias", False)),
-            mlp_bias=bool(table.get("mlp_bias", False)),
-            eos_token_ids=token_ids(table, "eos_token_id", origin=origin),
-        )
-
-
-def token_ids(table: Mapping[str, Any], key: str, *, origin: str) -> tuple[int, ...]:
-    """A token id, or a list of them, or none; raises CheckpointError naming the key of ``origin`` for anything else."""
-    value = table.get(key)
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(item) is int and item >= 0 for item in values):
-        raise CheckpointError(f"{origin}: {key!r} is {value!r}; a token id or a list of them is needed")
-    return tuple(values)

@@ -14,8 +14,8 @@ from strata.kernels.select import Kernels
 from strata.models.llama import Llama
 from strata.models.rope import inverse_frequencies
 from strata.models.weights import Weight, Weights
-from strata.store.tensors import check as check_tensors
-from strata.store.tensors import check_architecture
+from strata.plan.shape import check as check_tensors
+from strata.plan.shape import check_architecture
 
 
 class Model(Protocol):

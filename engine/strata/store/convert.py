@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from strata import quant
-from strata.config import ModelConfig
+from strata.config import read_hf_config
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
-from strata.quant.base import Tensor
+from strata.plan.shape import TensorSpec, check, stored_format
+from strata.quant.base import QuantizedTensor, Tensor
 from strata.store import manifest as manifests
 from strata.store.files import write_json
 from strata.store.manifest import Manifest, Shard, Weight
@@ -21,7 +22,6 @@ from strata.store.progress import Progress, counter
 from strata.store.shard import ShardWriter, encode_header, header_bound
 from strata.store.sources import Source, open_source, recommended, source_path
 from strata.store.target import lock, partial
-from strata.store.tensors import TensorSpec, check, stored_format
 
 DEFAULT_SHARD_SIZE = 128 << 20  # bytes
 MIN_SHARD_SIZE = 1 << 20  # bytes
@@ -52,7 +52,7 @@ def convert(
     if is_store(path):
         raise CheckpointError(f"{path} is a store already; convert the checkpoint that it was made from")
     opened = open_source(path, recommended(source))
-    config = ModelConfig.from_hf(opened.config, origin=str(path if path.is_file() else path / "config.json"))
+    config = read_hf_config(opened.config, origin=str(path if path.is_file() else path / "config.json"))
     specs = check(config, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
     weights = plan(specs, opened, dtype, shard_size)
     with lock(target):
@@ -116,6 +116,8 @@ def _encoded(source: Source, name: str, weight: Weight) -> dict[str, Tensor]:
     import torch
 
     tensor = source.read(name)
+    if isinstance(tensor, QuantizedTensor):
+        return {f"{name}.{part}": value for part, value in tensor.parts.items()}
     if not torch.stack(torch.aminmax(tensor)).isfinite().all():
         raise CheckpointError(f"{source.origin}: tensor {name!r} holds NaN or infinite values")
     if weight.format in manifests.PLAIN_DTYPES:

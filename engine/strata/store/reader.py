@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata.config import ModelConfig, token_ids
+from strata.config import ModelConfig, read_hf_config, token_ids
 from strata.errors import CheckpointError
+from strata.plan.shape import check
 from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
 from strata.store import manifest as manifests
@@ -17,7 +18,6 @@ from strata.store.manifest import Manifest
 from strata.store.progress import Progress, counter
 from strata.store.shard import altered, read_shard
 from strata.store.sources import ACCEPTED
-from strata.store.tensors import check
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 GENERATION_FILE = "generation_config.json"
@@ -49,7 +49,7 @@ class Store:
                 f"{path} is not a store: its config.json has no {manifests.KEY!r} table; convert it first"
             )
         manifest = Manifest.from_table(table[manifests.KEY], origin=str(origin))
-        config = ModelConfig.from_hf(table, origin=str(origin))
+        config = read_hf_config(table, origin=str(origin))
         check(config, {name: weight.shape for name, weight in manifest.weights.items()}, origin=str(path))
         for file in TOKENIZER_FILES:
             if not (path / file).is_file():

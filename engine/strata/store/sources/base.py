@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from strata.quant.base import Tensor
+from strata.quant.base import QuantizedTensor, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,9 @@ class Source(Protocol):
     def tensors(self) -> Mapping[str, SourceTensor]:
         """Every tensor that the checkpoint holds."""
 
-    def read(self, name: str) -> Tensor:
-        """The tensor on the CPU as bfloat16, float16 or float32; quantised ones as float32."""
+    def read(self, name: str) -> Tensor | QuantizedTensor:
+        """The tensor on the CPU as bfloat16, float16 or float32; one whose type is a bit format of Strata's (mxfp4) in
+        that format, other quantised ones as float32."""
 
     def write_tokenizer(self, directory: Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and, where there is one, generation_config.json."""

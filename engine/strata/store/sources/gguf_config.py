@@ -16,7 +16,7 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 
 
 def hf_config(file: GGUFFile) -> dict[str, Any]:
-    """The keys that ``ModelConfig.from_hf`` reads.
+    """The keys that ``read_hf_config`` reads.
 
     Raises CheckpointError naming a key that is missing or of the wrong type, UnsupportedModelError for a mixture of
     experts or an unknown RoPE scaling.

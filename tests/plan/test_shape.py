@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from strata.config import ModelConfig
+from strata.config import ModelConfig, read_hf_config
 from strata.errors import CheckpointError, UnsupportedModelError
-from strata.store.tensors import Role, TensorSpec, check, needed, stored_format
+from strata.plan.shape import Role, TensorSpec, check, needed, stored_format
 from tests.store.checkpoints import config
 
 
 def model(**changes: Any) -> ModelConfig:
-    return ModelConfig.from_hf(config(**changes), origin="test")
+    return read_hf_config(config(**changes), origin="test")
 
 
 def shapes(of: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -78,9 +78,7 @@ def test_long_lists_of_names_are_cut() -> None:
 
 def test_unsupported_architecture_lists_the_supported() -> None:
     other = replace(model(), architecture="FalconForCausalLM")
-    with pytest.raises(
-        UnsupportedModelError, match="'FalconForCausalLM' is not supported; supported: LlamaForCausalLM"
-    ):
+    with pytest.raises(UnsupportedModelError, match="'FalconForCausalLM' is not supported; supported: GptOss"):
         needed(other)
 
 

@@ -1,0 +1,159 @@
+"""Which tensors a model needs: names, shapes and roles as a pure function of its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strata import quant
+from strata.config import ARCHITECTURES, ModelConfig
+from strata.errors import CheckpointError, UnsupportedModelError
+
+
+class Role(StrEnum):
+    """What a tensor is for, which decides how many bits it keeps."""
+
+    EMBEDDING = "embedding"  # token embedding or output head: never below 8 bits
+    MATRIX = "matrix"  # weight of a linear layer
+    EXPERT = "expert"  # weight of a routed expert
+    ROUTER = "router"  # which experts a token takes, how much of the shared one: never below 16 bits
+    VECTOR = "vector"  # norm, bias or sinks: kept as it is
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One needed tensor, under its canonical name: Hugging Face's of Qwen, whatever the architecture. The experts'
+    matrices are ``model.layers.L.mlp.experts.E.gate_proj.weight``, ``up_proj`` and ``down_proj``, one tensor each, the
+    router is ``model.layers.L.mlp.gate.weight``; sources that name or stack them otherwise translate."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+    expert: tuple[int, int] | None = None  # (layer, expert) whose blob holds it
+
+
+def needed(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """The tensors of the model in the order in which a forward pass reads them.
+
+    Raises UnsupportedModelError with the supported list for an unknown architecture.
+    """
+    check_architecture(config.architecture, ARCHITECTURES)
+    return tuple(_specs(config))
+
+
+def check_architecture(name: str, supported: Collection[str]) -> None:
+    """Raise UnsupportedModelError with the ``supported`` ones unless ``name`` is one of them."""
+    if name not in supported:
+        raise UnsupportedModelError(
+            f"architecture {name!r} is not supported; supported: {', '.join(sorted(supported))}"
+        )
+
+
+def check(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], *, origin: str) -> tuple[TensorSpec, ...]:
+    """The needed tensors, after a check that ``shapes`` holds each of them and nothing that is unknown.
+
+    Raises CheckpointError naming every tensor that is missing, of another shape, or not known.
+    """
+    specs = needed(config)
+    missing = [spec.name for spec in specs if spec.name not in shapes]
+    wrong = [
+        f"{spec.name} is {list(shapes[spec.name])}, needed is {list(spec.shape)}"
+        for spec in specs
+        if spec.name in shapes and shapes[spec.name] != spec.shape
+    ]
+    known = {spec.name for spec in specs}
+    ignored = _ignored(config)
+    unknown = [name for name in shapes if name not in known and not ignored.fullmatch(name)]
+    faults = [
+        f"{what}: {_listed(names)}"
+        for what, names in (("missing tensors", missing), ("wrong shapes", wrong), ("unknown tensors", unknown))
+        if names
+    ]
+    if faults:
+        raise CheckpointError(f"{origin} does not fit a {config.architecture} of its config: {'; '.join(faults)}")
+    return specs
+
+
+def stored_format(spec: TensorSpec, dtype: str) -> str | None:
+    """The bit format in which a store of ``dtype`` keeps the tensor; None keeps the type of the source."""
+    if spec.role is Role.VECTOR:
+        return None
+    if spec.role is Role.ROUTER:
+        return "bf16"
+    name = "int8" if spec.role is Role.EMBEDDING and dtype != "bf16" else dtype
+    rows, cols = spec.shape
+    return name if quant.get(name).accepts(rows, cols) else "bf16"
+
+
+def _specs(config: ModelConfig) -> Iterator[TensorSpec]:
+    hidden = config.hidden_size
+    yield TensorSpec("model.embed_tokens.weight", (config.vocab_size, hidden), Role.EMBEDDING)
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        yield TensorSpec(f"{prefix}.input_layernorm.weight", (hidden,), Role.VECTOR)
+        yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (hidden,), Role.VECTOR)
+        yield from _attention(config, f"{prefix}.self_attn")
+        if config.expert_layers[layer]:
+            yield from _experts(config, layer, f"{prefix}.mlp")
+        else:
+            yield from _mlp(hidden, config.intermediate_size, f"{prefix}.mlp", config.mlp_bias)
+    yield TensorSpec("model.norm.weight", (hidden,), Role.VECTOR)
+    if not config.tie_word_embeddings:
+        yield TensorSpec("lm_head.weight", (config.vocab_size, hidden), Role.EMBEDDING)
+
+
+def _attention(config: ModelConfig, prefix: str) -> Iterator[TensorSpec]:
+    hidden = config.hidden_size
+    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    yield from _linear(f"{prefix}.q_proj", q_rows, hidden, config.qkv_bias)
+    yield from _linear(f"{prefix}.k_proj", kv_rows, hidden, config.qkv_bias)
+    yield from _linear(f"{prefix}.v_proj", kv_rows, hidden, config.qkv_bias)
+    if config.qk_norm:
+        yield TensorSpec(f"{prefix}.q_norm.weight", (config.head_dim,), Role.VECTOR)
+        yield TensorSpec(f"{prefix}.k_norm.weight", (config.head_dim,), Role.VECTOR)
+    if config.attention_sinks:
+        yield TensorSpec(f"{prefix}.sinks", (config.num_heads,), Role.VECTOR)
+    yield from _linear(f"{prefix}.o_proj", hidden, q_rows, config.o_bias)
+
+
+def _mlp(
+    hidden: int, inner: int, prefix: str, bias: bool, expert: tuple[int, int] | None = None
+) -> Iterator[TensorSpec]:
+    yield from _linear(f"{prefix}.gate_proj", inner, hidden, bias, expert)
+    yield from _linear(f"{prefix}.up_proj", inner, hidden, bias, expert)
+    yield from _linear(f"{prefix}.down_proj", hidden, inner, bias, expert)
+
+
+def _experts(config: ModelConfig, layer: int, prefix: str) -> Iterator[TensorSpec]:
+    hidden, experts = config.hidden_size, config.experts
+    assert experts is not None, "a layer of experts has its configuration"
+    yield TensorSpec(f"{prefix}.gate.weight", (experts.num_experts, hidden), Role.ROUTER)
+    if experts.router_bias:
+        yield TensorSpec(f"{prefix}.gate.bias", (experts.num_experts,), Role.VECTOR)
+    if experts.shared_intermediate_size:
+        yield TensorSpec(f"{prefix}.shared_expert_gate.weight", (1, hidden), Role.ROUTER)
+        yield from _mlp(hidden, experts.shared_intermediate_size, f"{prefix}.shared_expert", bias=False)
+    for expert in range(experts.num_experts):
+        yield from _mlp(hidden, experts.intermediate_size, f"{prefix}.experts.{expert}", experts.bias, (layer, expert))
+
+
+def _linear(name: str, rows: int, cols: int, bias: bool, expert: tuple[int, int] | None = None) -> Iterator[TensorSpec]:
+    yield TensorSpec(f"{name}.weight", (rows, cols), Role.EXPERT if expert else Role.MATRIX, expert)
+    if bias:
+        yield TensorSpec(f"{name}.bias", (rows,), Role.VECTOR, expert)
+
+
+def _ignored(config: ModelConfig) -> re.Pattern[str]:
+    # Old checkpoints carry RoPE's frequencies, which follow from the config. A tied head is the embedding once more.
+    patterns = [r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"]
+    if config.tie_word_embeddings:
+        patterns.append(r"lm_head\.weight")
+    return re.compile("|".join(patterns))
+
+
+def _listed(names: Iterable[str], limit: int = 8) -> str:
+    names = list(names)
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest
