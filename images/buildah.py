@@ -6,7 +6,10 @@ import functools
 import os
 import re
 import subprocess
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,6 +23,24 @@ class BuildError(Exception):
 def say(text: str) -> None:
     """One progress line, shown at once even through a pipe."""
     print(f"· {text}", flush=True)
+
+
+@contextmanager
+def patient(title: Callable[[], str], seconds: float = 20) -> Iterator[None]:
+    """While the body runs: every so often a line with ``title()`` and the time, so that a wait does not look dead."""
+    started, over = time.monotonic(), threading.Event()
+
+    def remind() -> None:
+        while not over.wait(seconds):
+            say(f"  {title()} ({time.monotonic() - started:.0f} s so far)")
+
+    thread = threading.Thread(target=remind, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def buildah(*arguments: str | Path, check: bool = True) -> str:
@@ -61,12 +82,13 @@ def logged(command: list[str], log: Path) -> None:
     Raises BuildError with the log's last lines.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    step, since = "", time.monotonic()
     pipe, both = subprocess.PIPE, subprocess.STDOUT
     with (
         log.open("w") as file,
         subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=pipe, stderr=both, text=True) as process,
+        patient(lambda: f"{log.stem}: {step or 'starting'}"),
     ):
-        step, since = "", time.monotonic()
         for line in process.stdout or ():
             file.write(line)
             file.flush()

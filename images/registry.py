@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.request
 
-from images.buildah import BuildError, buildah, say
+from images.buildah import BuildError, buildah, patient, say
 
 
 def push(image: str, registry: str) -> str:
@@ -22,7 +22,8 @@ def push(image: str, registry: str) -> str:
     level = "1" if plain else "3"
     verify = f"--tls-verify={str(not plain).lower()}"
     compression = ("--compression-format", "zstd", "--compression-level", level)
-    buildah("push", "--quiet", verify, *compression, image, f"docker://{reference}")
+    with patient(lambda: f"{reference}: pushing"):
+        buildah("push", "--quiet", verify, *compression, image, f"docker://{reference}")
     say(f"{reference}: pushed in {time.monotonic() - started:.1f} s")
     return reference
 

@@ -113,11 +113,11 @@ class Cluster:
 
     def env(self) -> dict[str, str]:
         """The environment to run kubectl, helm and friends in."""
-        direct = ",".join(filter(None, (os.environ.get("NO_PROXY", ""), str(self.network.block))))
+        direct = _with(str(self.network.block), os.environ.get("NO_PROXY", ""), ",")
         return os.environ | {
             "KUBECONFIG": str(self.kubeconfig),
             "STRATA_REGISTRY": self.registry,
-            "PATH": f"{self.instance.state / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "PATH": _with(str(self.instance.state / "bin"), os.environ.get("PATH", os.defpath), os.pathsep),
             "NO_PROXY": direct,
             "no_proxy": direct,
         }
@@ -176,3 +176,8 @@ class Cluster:
     def remove_gpu_nodes(self) -> None:
         with Api(self.kubeconfig) as api:
             gpu.remove_nodes(api)
+
+
+def _with(entry: str, entries: str, separator: str) -> str:
+    """A list variable with the entry at its head, and only there: taking it over twice changes nothing."""
+    return separator.join(dict.fromkeys([entry, *filter(None, entries.split(separator))]))

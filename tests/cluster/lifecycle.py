@@ -113,6 +113,7 @@ def ctr(instance: Instance, *args: str, stdin: bytes | None = None) -> str:
 def tear_down(instance: Instance, *, purge: bool = False, report: Report = lambda _: None) -> None:
     """Leaves nothing of the cluster, whatever state it is in. `purge` also forgets the images pushed to it."""
     with lock(instance, report):
+        report(f"cluster {instance.name}: ending its processes, freeing its network and mounts")
         sweep(instance)
         if purge:
             shutil.rmtree(cache_root() / "registry" / instance.name, ignore_errors=True)

@@ -108,6 +108,13 @@ def test_the_built_versions_run(cluster: Cluster) -> None:
     assert subprocess.run([cluster.bin("helm"), "list"], env=cluster.env(), capture_output=True).returncode == 0
 
 
+def test_its_environment_taken_over_twice_is_the_same(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = cluster.env()
+    for name, value in once.items():
+        monkeypatch.setenv(name, value)
+    assert cluster.env() == once
+
+
 def test_a_pod_pulled_from_the_registry_resolves_service_names(cluster: Cluster, namespace: str, probe: str) -> None:
     name = "kubernetes.default.svc.cluster.local"
     addresses = _output(cluster, namespace, _pod("lookup", probe, "resolve", name)).split()

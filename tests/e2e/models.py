@@ -56,15 +56,19 @@ def wait_ready(target: Target, namespace: str, name: str, *, seconds: float) -> 
     Raises JourneyError with the model's own reason and the end of its log.
     """
     started, shown = time.monotonic(), dict[str, str]()
+
+    def show(key: str, line: str) -> None:
+        if line and shown.get(key) != line:
+            shown[key] = line
+            print(f"    {time.monotonic() - started:6.1f} s  {line}", flush=True)
+
     degraded_since: float | None = None
     for model in states(target.kubeconfig, namespace, name, seconds=seconds):
         for kind, condition in sorted(conditions(model).items()):
-            line = f"{kind}={condition['status']:<6} {condition['reason']}: {condition['message']}"
-            if shown.get(kind) != line:
-                shown[kind] = line
-                print(f"    {time.monotonic() - started:6.1f} s  {line}", flush=True)
+            show(kind, f"{kind}={condition['status']:<6} {condition['reason']}: {condition['message']}")
         if is_true(model, "Ready"):
             return model
+        show("pod", last_pod_event(target, namespace, name))
         if not is_true(model, "Degraded"):
             degraded_since = None
         elif degraded_since is None:
@@ -74,6 +78,18 @@ def wait_ready(target: Target, namespace: str, name: str, *, seconds: float) -> 
     raise JourneyError(
         f"{name} is not Ready after {time.monotonic() - started:.0f} s.\n{evidence(target, namespace, name)}"
     )
+
+
+def last_pod_event(target: Target, namespace: str, name: str) -> str:
+    """What Kubernetes last did for the model's pods ("Pulling image ..."); empty where nothing is known."""
+    events = client.CoreV1Api(api(target.kubeconfig)).list_namespaced_event(
+        namespace, field_selector="involvedObject.kind=Pod"
+    )
+    ours = [event for event in events.items if event.involved_object.name.startswith(f"{name}-")]
+    if not ours:
+        return ""
+    last = max(ours, key=lambda event: str(event.last_timestamp or event.event_time or ""))
+    return f"pod: {last.reason}: {last.message}"
 
 
 def evidence(target: Target, namespace: str, name: str) -> str:

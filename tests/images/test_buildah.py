@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from images import buildah
-from images.buildah import BuildError
+from images.buildah import BuildError, patient
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +41,21 @@ def test_a_missing_buildah_is_told_by_its_package(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(BuildError, match="apt-get install buildah"):
         buildah.buildah("images")
+
+
+def test_a_long_wait_is_told_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    told = threading.Event()
+
+    def title() -> str:
+        told.set()
+        return "image: pushing"
+
+    with patient(title, seconds=0.01):
+        assert told.wait(30)
+    assert re.match(r"·   image: pushing \(\d+ s so far\)\n", capsys.readouterr().out)
+
+
+def test_a_short_wait_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with patient(lambda: "image: pushing", seconds=600):
+        pass
+    assert capsys.readouterr().out == ""
