@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata.bench import bandwidth, decode
-from strata.bench.decode import DecodeReport, weight_bytes_per_token
+from strata.bench.decode import DecodeReport, weight_bytes_per_step
 from strata.errors import CheckpointError, OptionError
 from strata.store.locate import resolve
 from strata.store.reader import Store
@@ -20,9 +20,10 @@ REPORT = DecodeReport(
     dtype="int4",
     device="cpu",
     num_threads=2,
+    batch_size=1,
     prompt_tokens=64,
     output_tokens=100,
-    weight_bytes_per_token=900_000_000,
+    weight_bytes_per_step=900_000_000,
     kv_bytes_per_token=100_000_000,
     bandwidth=25e9,
     prefill_seconds=0.5,
@@ -51,6 +52,12 @@ def test_rates() -> None:
     assert json.loads(json.dumps(table)) == table
 
 
+def test_weights_are_read_once_for_a_batch() -> None:
+    report = replace(REPORT, batch_size=4)
+    assert report.tokens_per_second == 4 * REPORT.tokens_per_second
+    assert report.bound_tokens_per_second == pytest.approx(4 * 25e9 / 1.3e9)
+
+
 def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "BUFFER_BYTES", 1 << 22)
     seen: list[tuple[str, int, int]] = []
@@ -59,12 +66,13 @@ def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pyte
         "int8",
         device="cpu",
         num_threads=1,
+        batch_size=3,
         prompt_tokens=20,
         output_tokens=9,
         progress=lambda *event: seen.append(event),
     )
     assert (report.dtype, report.device, report.num_threads) == ("int8", "cpu", 1)
-    assert (report.prompt_tokens, report.output_tokens) == (20, 9)
+    assert (report.batch_size, report.prompt_tokens, report.output_tokens) == (3, 20, 9)
     assert report.bandwidth > 1e8
     assert 0 < report.median_step_seconds <= report.decode_seconds
     assert report.kv_bytes_per_token == (20 + decode.WARM_UP + 4) * 2 * 2 * 2 * 16 * 2
@@ -74,9 +82,9 @@ def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pyte
 
 def test_an_embedding_that_is_not_the_head_costs_one_row(checkpoint: str) -> None:
     store = Store.open(resolve(checkpoint, "bf16"))
-    assert store.num_bytes - weight_bytes_per_token(store) == 95 * 64 * 2
+    assert store.num_bytes - weight_bytes_per_step(store) == 95 * 64 * 2
     tied = replace(store, model_config=replace(store.model_config, tie_word_embeddings=True))
-    assert weight_bytes_per_token(tied) == store.num_bytes
+    assert weight_bytes_per_step(tied) == store.num_bytes
 
 
 @pytest.mark.parametrize(

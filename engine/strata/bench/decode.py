@@ -1,6 +1,6 @@
-"""Decode speed at batch 1 beside what the memory's bandwidth allows.
+"""Decode speed beside what the memory's bandwidth allows.
 
-    bound = bandwidth / (bytes of weights that a token reads + bytes of KV cache that it reads)
+    bound = batch size * bandwidth / (bytes of weights that a step reads + bytes of KV cache that its sequences read)
 
 Bandwidth is measured in the same run, on the same device with the same threads.
 """
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
-from strata.bench.load import Progress, alone, check_positive, open_runner, table
+from strata.bench.load import Progress, check_positive, open_runner, table, together
 from strata.plan.memory import format_bytes, kv_token_bytes
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ class DecodeReport:
     dtype: str
     device: str
     num_threads: int
-    prompt_tokens: int
-    output_tokens: int
-    weight_bytes_per_token: int
+    batch_size: int  # sequences decoded together
+    prompt_tokens: int  # of each
+    output_tokens: int  # of each
+    weight_bytes_per_step: int
     kv_bytes_per_token: int  # at the middle of the output
     bandwidth: float
     prefill_seconds: float
@@ -43,11 +44,12 @@ class DecodeReport:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.output_tokens / self.decode_seconds
+        return self.batch_size * self.output_tokens / self.decode_seconds
 
     @property
     def bound_tokens_per_second(self) -> float:
-        return self.bandwidth / (self.weight_bytes_per_token + self.kv_bytes_per_token)
+        step_bytes = self.weight_bytes_per_step + self.batch_size * self.kv_bytes_per_token
+        return self.batch_size * self.bandwidth / step_bytes
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -63,14 +65,14 @@ class DecodeReport:
         rows = {
             "model": f"{self.model} {self.dtype}",
             "device": f"{self.device}, {self.num_threads} threads",
-            "prompt, output": f"{self.prompt_tokens}, {self.output_tokens} tokens at batch 1",
-            "weights a token": format_bytes(self.weight_bytes_per_token),
+            "prompt, output": f"{self.prompt_tokens}, {self.output_tokens} tokens at batch {self.batch_size}",
+            "weights a step": format_bytes(self.weight_bytes_per_step),
             "KV a token": f"{format_bytes(self.kv_bytes_per_token)} (mean)",
             "memory read": f"{self.bandwidth / 1e9:.1f} GB/s measured",
             "bound": f"{self.bound_tokens_per_second:.1f} tok/s",
             "decode": f"{self.tokens_per_second:.1f} tok/s, median step {self.median_step_seconds * 1e3:.2f} ms",
             "decode / bound": f"{self.tokens_per_second / self.bound_tokens_per_second:.2f}",
-            "prefill": f"{self.prompt_tokens / self.prefill_seconds:.1f} tok/s",
+            "prefill": f"{self.batch_size * self.prompt_tokens / self.prefill_seconds:.1f} tok/s",
         }
         return table(rows)
 
@@ -81,24 +83,31 @@ def run(
     *,
     device: str = "auto",
     num_threads: int | None = None,
+    batch_size: int = 1,
     prompt_tokens: int = 64,
     output_tokens: int = 128,
     progress: Progress,
 ) -> DecodeReport:
-    """Prefill a random prompt, then decode greedily, and measure.
+    """Prefill random prompts, then decode greedily, and measure.
 
     ``source``: what ``strata serve`` takes. ``progress``: called with (phase, done, total). Raises UsageError when an
     argument is at fault.
     """
-    check_positive(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    check_positive(batch_size=batch_size, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     total = prompt_tokens + WARM_UP + output_tokens
     store, runner = open_runner(
-        source, dtype, device=device, num_threads=num_threads, max_model_len=total, progress=progress
+        source,
+        dtype,
+        device=device,
+        num_threads=num_threads,
+        max_model_len=total,
+        max_num_seqs=batch_size,
+        progress=progress,
     )
     import torch
 
     before = read_bandwidth(runner.device)
-    prefill_seconds, steps = _decode(runner, prompt_tokens, output_tokens, progress)
+    prefill_seconds, steps = _decode(runner, batch_size, prompt_tokens, output_tokens, progress)
     # What else runs on the machine comes and goes: the better of two moments bounds what lies between.
     bandwidth = max(before, read_bandwidth(runner.device))
     model = store.model_config
@@ -108,9 +117,10 @@ def run(
         dtype=store.dtype,
         device=runner.device_name,
         num_threads=torch.get_num_threads(),
+        batch_size=batch_size,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        weight_bytes_per_token=weight_bytes_per_token(store),
+        weight_bytes_per_step=weight_bytes_per_step(store),
         kv_bytes_per_token=mean_length * kv_token_bytes(model, runner.pool.tensor.element_size()),
         bandwidth=bandwidth,
         prefill_seconds=prefill_seconds,
@@ -119,31 +129,37 @@ def run(
     )
 
 
-def weight_bytes_per_token(store: Store) -> int:
-    """Bytes of weights that one token reads, as they are stored: all, but of an embedding that is not also the head one
-    row only."""
+def weight_bytes_per_step(store: Store) -> int:
+    """Bytes of weights that a decode step reads, as they are stored: all, but of an embedding that is not also the head
+    one row only."""
     if store.model_config.tie_word_embeddings:
         return store.num_bytes
     embedding = store.manifest.weights["model.embed_tokens.weight"].num_bytes
     return store.num_bytes - embedding + embedding // store.model_config.vocab_size
 
 
-def _decode(runner: Runner, prompt_tokens: int, output_tokens: int, progress: Progress) -> tuple[float, list[float]]:
+def _decode(
+    runner: Runner, batch_size: int, prompt_tokens: int, output_tokens: int, progress: Progress
+) -> tuple[float, list[float]]:
     """Seconds of the prefill and of each counted decode step."""
     import torch
 
-    def step(token_ids: Sequence[int], start: int) -> int:
-        return int(runner.run(alone(runner, token_ids, start)).argmax())  # waits for the device
+    total = prompt_tokens + WARM_UP + output_tokens
 
-    prompt = torch.randint(0, runner.vocab_size, (prompt_tokens,), generator=torch.Generator().manual_seed(0)).tolist()
-    step(prompt, 0)
+    def step(token_ids: Sequence[Sequence[int]], start: int) -> list[int]:
+        drawn: list[int] = runner.run(together(runner, token_ids, start, total)).argmax(-1).tolist()
+        return drawn  # the list waits for the device
+
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(0, runner.vocab_size, (batch_size, prompt_tokens), generator=generator).tolist()
+    step(prompts, 0)
     began = time.perf_counter()
-    token = step(prompt, 0)
+    tokens = step(prompts, 0)
     prefill_seconds = time.perf_counter() - began
     steps = []
     for i in range(WARM_UP + output_tokens):
         began = time.perf_counter()
-        token = step((token,), prompt_tokens + i)
+        tokens = step([(token,) for token in tokens], prompt_tokens + i)
         steps.append(time.perf_counter() - began)
         progress("decode", i + 1, WARM_UP + output_tokens)
     return prefill_seconds, steps[WARM_UP:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
@@ -19,9 +20,17 @@ Progress = Callable[[str, int, int], None]  # phase ("convert", "load", ...), do
 
 
 def open_runner(
-    source: str, dtype: str, *, device: str, num_threads: int | None, max_model_len: int, progress: Progress
+    source: str,
+    dtype: str,
+    *,
+    device: str,
+    num_threads: int | None,
+    max_model_len: int,
+    max_num_seqs: int = 1,
+    progress: Progress,
 ) -> tuple[Store, Runner]:
-    """Convert the model if need be and load it, with a KV cache for one sequence of ``max_model_len`` tokens.
+    """Convert the model if need be and load it, with a KV cache for ``max_num_seqs`` sequences of ``max_model_len``
+    tokens.
 
     ``num_threads``: of a CPU; None takes one a CPU. The number stays, where a server would look for a better one.
     Raises UsageError when the model, the device or a setting is at fault.
@@ -36,22 +45,30 @@ def open_runner(
         if value not in allowed:
             raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
     store = Store.open(resolve(source, dtype, progress=lambda done, total: progress("convert", done, total)))
+    cache = CacheConfig()
     config = EngineConfig(
         model=source,
         dtype=cast("Any", dtype),
         device=DeviceConfig(device=cast("Any", device), num_threads=num_threads or num_cpus()),
-        cache=CacheConfig(),
-        scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=1),
+        cache=replace(cache, num_kv_tokens=max_num_seqs * (max_model_len + cache.block_size)),
+        scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=max_num_seqs),
     )
     return store, Runner.load(store, config, lambda done, total: progress("load", done, total))
 
 
-def alone(runner: Runner, token_ids: Sequence[int], start: int = 0) -> Batch:
-    """A step of the only sequence there is, in the first KV blocks; ``start`` is the first token's position."""
+def together(runner: Runner, token_ids: Sequence[Sequence[int]], start: int, max_len: int) -> Batch:
+    """A step of sequences of equal length, each in KV blocks of its own for ``max_len`` tokens; ``start`` is the
+    position of each one's first token."""
     from strata.scheduler.batch import Batch, ScheduledSequence
 
-    num_blocks = -(-(start + len(token_ids)) // runner.block_size)
-    return Batch((ScheduledSequence("bench", tuple(token_ids), start, tuple(range(num_blocks)), samples=True),))
+    own = -(-max_len // runner.block_size)
+    num_blocks = -(-(start + len(token_ids[0])) // runner.block_size)
+    return Batch(
+        tuple(
+            ScheduledSequence(str(i), tuple(ids), start, tuple(range(i * own, i * own + num_blocks)), samples=True)
+            for i, ids in enumerate(token_ids)
+        )
+    )
 
 
 def table(rows: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.load import Progress, alone, check_positive, open_runner, table
+from strata.bench.load import Progress, check_positive, open_runner, table, together
 from strata.errors import OptionError
 from strata.store.files import load_tokenizer
 
@@ -93,7 +93,7 @@ def negative_log_likelihoods(runner: Runner, token_ids: list[int], window: int, 
     stride = max(1, window // 2)
     for begin in range(0, len(token_ids) - 1, stride):
         seen = token_ids[begin : begin + window]
-        logits = runner.run_all(alone(runner, seen))
+        logits = runner.run_all(together(runner, [seen], 0, len(seen)))
         first = 1 + len(out) - begin  # of the window's tokens, the first that is not yet predicted
         scores = logits[first - 1 : -1].log_softmax(-1)
         targets = scores.new_tensor(seen[first:]).long()

@@ -34,8 +34,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="examples:\n" + "".join(EXAMPLES.values()),
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="measurements")
-    decode = _add_kind(kinds, "decode", "tokens a second at batch 1, beside what the memory's bandwidth allows")
+    decode = _add_kind(kinds, "decode", "tokens a second, beside what the memory's bandwidth allows")
     decode.set_defaults(measure=_measure_decode)
+    decode.add_argument(
+        "--batch-size", type=whole(1), default=1, metavar="N", help="sequences decoded together (default: 1)"
+    )
     decode.add_argument(
         "--prompt-tokens",
         type=whole(1),
@@ -89,6 +92,7 @@ def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progres
         arguments.dtype,
         device=arguments.device,
         num_threads=arguments.threads,
+        batch_size=arguments.batch_size,
         prompt_tokens=arguments.prompt_tokens,
         output_tokens=arguments.output_tokens,
         progress=progress,
