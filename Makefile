@@ -11,7 +11,7 @@ MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv format constraints manifests \
-  bench-decode bench-perplexity clean clean-cache packages clients
+  bench-decode bench-perplexity soak clean clean-cache packages clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -64,6 +64,9 @@ bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound
 
 bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEXT=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench perplexity $(MODEL) --dtype $$dtype --text $(TEXT) || exit 1; done
+
+soak: venv ## 10,000 mixed requests with clients that leave: nothing may be left over
+	@$(BIN)/python -m tests.stress.soak --model $(MODEL)
 
 clean: ## remove what was built in the checkout
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
