@@ -37,6 +37,7 @@ def test_reads_the_weights_that_were_written(tmp_path: Path, kind: str) -> None:
             torch.testing.assert_close(found.float(), tensor, rtol=0, atol=3e-8)
         else:
             assert torch.equal(found.float(), tensor)
+        assert torch.equal(source.read(name, slice(3, 7)), found[3:7])
 
 
 @pytest.mark.parametrize("kind", sorted(set(TYPES) - EXACT))
@@ -55,6 +56,7 @@ def test_dequantises_as_the_library_does(tmp_path: Path, kind: str) -> None:
     assert expected.unique().numel() > 16
     assert source.tensors["blk.0.extra.weight"].dtype == kind
     assert torch.equal(source.read("blk.0.extra.weight"), expected)
+    assert torch.equal(source.read("blk.0.extra.weight", slice(8, 40)), expected[8:40])
 
 
 def test_q_and_k_rows_are_back_in_halves(tmp_path: Path) -> None:

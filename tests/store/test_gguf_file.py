@@ -63,7 +63,7 @@ def test_finds_tensors_where_the_library_does(tmp_path: Path, kind: str) -> None
     for name, info in ours.tensors.items():
         assert info.type == theirs[name].tensor_type.name
         assert list(info.shape) == theirs[name].shape.tolist()[::-1]
-        assert np.array_equal(np.frombuffer(ours.data(info), np.uint8), theirs[name].data.view(np.uint8).ravel())
+        assert np.array_equal(np.frombuffer(ours.read(info), np.uint8), theirs[name].data.view(np.uint8).ravel())
 
 
 def test_a_truncated_file_is_named_wherever_it_ends(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def test_reads_the_weights_that_were_written(tmp_path: Path, dtype: torch.dtype,
         assert source.tensors[name].shape == tuple(tensor.shape)
         assert source.read(name).dtype == dtype
         assert torch.equal(source.read(name), tensor.to(dtype))
+        assert torch.equal(source.read(name, slice(3, 7)), tensor[3:7].to(dtype))
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from strata.quant.base import QuantizedTensor, Tensor
 
+WHOLE = slice(None)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceTensor:
@@ -33,9 +35,13 @@ class Source(Protocol):
     def tensors(self) -> Mapping[str, SourceTensor]:
         """Every tensor that the checkpoint holds."""
 
-    def read(self, name: str) -> Tensor | QuantizedTensor:
+    def read(self, name: str, rows: slice = WHOLE) -> Tensor | QuantizedTensor:
         """The tensor on the CPU as bfloat16, float16 or float32; one whose type is a bit format of Strata's (mxfp4) in
-        that format, other quantised ones as float32."""
+        that format, other quantised ones as float32.
+
+        rows: of a plain tensor that is too large to be held as a whole, only these. What has been read must not stay in
+        memory (nor mapped) once the caller drops it: a checkpoint may be larger than the machine's memory.
+        """
 
     def write_tokenizer(self, directory: Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and, where there is one, generation_config.json."""

@@ -15,9 +15,9 @@ from typing import Any
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.quant.base import Tensor
 from strata.store.files import write_json
-from strata.store.sources.base import SourceTensor
+from strata.store.sources.base import WHOLE, SourceTensor
 from strata.store.sources.gguf_config import ARCHITECTURES, hf_config
-from strata.store.sources.gguf_file import GGUFFile
+from strata.store.sources.gguf_file import GGUFFile, TensorInfo
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
@@ -64,17 +64,21 @@ class GGUFSource:
             for name, stored in self._stored.items()
         }
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, rows: slice = WHOLE) -> Tensor:
         """See ``Source.read``."""
+        info = self._file.tensors[self._stored[name]]
+        heads = self._rope_heads(name)
+        if heads is not None:  # these are small, and their rows are in another order
+            return _halves(self._plain(info, WHOLE), heads)[rows]
+        return self._plain(info, rows)
+
+    def _plain(self, info: TensorInfo, rows: slice) -> Tensor:
         import torch
 
-        info = self._file.tensors[self._stored[name]]
-        raw = torch.frombuffer(bytearray(self._file.data(info)), dtype=torch.uint8)
+        raw = torch.frombuffer(self._file.read(info, rows), dtype=torch.uint8)
         plain = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(info.type)
         tensor = _dequantised(raw, info.type) if plain is None else raw.view(plain)
-        tensor = tensor.view(info.shape)
-        heads = self._rope_heads(name)
-        return tensor if heads is None else _halves(tensor, heads)
+        return tensor.view(-1, *info.shape[1:])
 
     def write_tokenizer(self, directory: Path) -> None:
         """See ``Source.write_tokenizer``."""

@@ -106,7 +106,7 @@ def _llama3_scaling(file: GGUFFile, theta: float, head_dim: int) -> dict[str, An
     info = file.tensors["rope_freqs.weight"]
     if info.type != "F32" or info.shape != (head_dim // 2,):
         raise CheckpointError(f"{file.path}: tensor 'rope_freqs.weight' is {info.type} {list(info.shape)}")
-    found = struct.unpack(f"<{head_dim // 2}f", file.data(info))
+    found = struct.unpack(f"<{head_dim // 2}f", file.read(info))
     stretch = max(1.0, *found)
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     for pair, factor in enumerate(found):

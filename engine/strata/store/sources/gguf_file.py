@@ -61,9 +61,16 @@ class GGUFFile:
             self.metadata[key] = self._value(self._scalar("I"))
         self.tensors = self._tensors(num_tensors)
 
-    def data(self, info: TensorInfo) -> memoryview:
-        """The bytes of a tensor, mapped."""
-        return memoryview(self._data)[info.offset : info.offset + info.num_bytes]
+    def read(self, info: TensorInfo, rows: slice = slice(None)) -> bytearray:
+        """A copy of the bytes of a tensor, or of some of its rows (its first dimension)."""
+        row_bytes = info.num_bytes // info.shape[0]
+        first, last, _ = rows.indices(info.shape[0])
+        start, end = info.offset + first * row_bytes, info.offset + last * row_bytes
+        copy = bytearray(memoryview(self._data)[start:end])
+        # What has been read of a mapped file counts as the process's memory until it is told to forget it.
+        page = start - start % mmap.PAGESIZE
+        self._data.madvise(mmap.MADV_DONTNEED, page, end - page)
+        return copy
 
     def _tensors(self, count: int) -> dict[str, TensorInfo]:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType

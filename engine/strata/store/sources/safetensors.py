@@ -10,11 +10,13 @@ from typing import Any
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.quant.base import Tensor
 from strata.store.files import load_tokenizer, read_json, read_json_if_there, write_json
-from strata.store.sources.base import SourceTensor
+from strata.store.sources.base import WHOLE, SourceTensor
 
 TYPES = ("BF16", "F16", "F32")
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+# The library maps a file, and what was read of it stays in memory as long as the map: it is renewed after these bytes.
+_MAPPED_BYTES = 64 << 20
 
 
 class SafetensorsSource:
@@ -31,18 +33,25 @@ class SafetensorsSource:
                 f"{path / 'config.json'}: weights quantised with {method!r} are not supported; "
                 f"give a checkpoint in {', '.join(TYPES)}, or a GGUF"
             )
-        self._files: dict[str, Any] = {}  # name of a tensor: the open file that holds it
+        self._files: dict[str, Path] = {}  # name of a tensor: the file that holds it
+        self._mapped: tuple[Path, Any] | None = None  # the file that was read last
+        self._read_bytes = 0  # of it since it was mapped
         self.tensors: dict[str, SourceTensor] = {}
         index = {} if (path / _SINGLE).is_file() else self._index()
         for file in sorted(set(index.values())) or [_SINGLE]:
-            self._open(path / file)
+            self._add(path / file)
         lost = sorted(set(index) - set(self.tensors))
         if lost:
             raise CheckpointError(f"{path / _INDEX} lists tensors that its files do not hold: {', '.join(lost[:8])}")
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, rows: slice = WHOLE) -> Tensor:
         """See ``Source.read``."""
-        return self._files[name].get_tensor(name)
+        path = self._files[name]
+        if self._mapped is None or self._mapped[0] != path or self._read_bytes > _MAPPED_BYTES:
+            self._mapped, self._read_bytes = (path, _open(path)), 0
+        tensor = self._mapped[1].get_slice(name)[rows]
+        self._read_bytes += tensor.numel() * tensor.element_size()
+        return tensor
 
     def write_tokenizer(self, directory: Path) -> None:
         """See ``Source.write_tokenizer``."""
@@ -73,20 +82,24 @@ class SafetensorsSource:
             raise CheckpointError(f"{path}: 'weight_map' is not a table from tensor to file; fetch it again")
         return table
 
-    def _open(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
+    def _add(self, path: Path) -> None:
+        file = _open(path)
+        for name in file.keys():  # noqa: SIM118 - not a dict
+            piece = file.get_slice(name)
+            tensor = self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
+            self._files[name] = path
+            if tensor.dtype not in TYPES:
+                raise UnsupportedModelError(
+                    f"{path}: tensor {name!r} has the type {tensor.dtype}; supported: {', '.join(TYPES)}"
+                )
 
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing; fetch the checkpoint again")
-        try:
-            file: Any = safe_open(str(path), framework="pt")
-            for name in file.keys():  # noqa: SIM118 - not a dict
-                piece = file.get_slice(name)
-                tensor = self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
-                self._files[name] = file
-                if tensor.dtype not in TYPES:
-                    raise UnsupportedModelError(
-                        f"{path}: tensor {name!r} has the type {tensor.dtype}; supported: {', '.join(TYPES)}"
-                    )
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is truncated or damaged ({error}); fetch it again") from error
+
+def _open(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing; fetch the checkpoint again")
+    try:
+        return safe_open(str(path), framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is truncated or damaged ({error}); fetch it again") from error
