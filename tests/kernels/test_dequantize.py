@@ -9,7 +9,7 @@ from strata import quant
 from strata.kernels.dequantize.reference import dequantize
 
 
-@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])
 @pytest.mark.parametrize(
     "cols",
     [

@@ -26,14 +26,14 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])
 def test_reference_is_exact(kind: str) -> None:
     packed, bias, x, expected = make(kind, 48, 288, 5, torch.float32)
     assert relative(reference.linear(x, kind, packed.parts, bias), expected) < 1e-6
     assert relative(reference.prepare(kind, packed.parts, bias, torch.float32)(x), expected) < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])
 @pytest.mark.parametrize(
     ("rows", "cols"),
     [
@@ -58,7 +58,7 @@ def test_cpu_product(kind: str, rows: int, cols: int, tokens: int) -> None:
     assert relative(found, expected) < BF16_ERROR
 
 
-@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])
 def test_cpu_product_without_bias(kind: str) -> None:
     packed, bias, x, expected = make(kind, 64, 64, 3, torch.bfloat16)
     found = cpu.prepare(kind, packed.parts, None, torch.bfloat16)(x)

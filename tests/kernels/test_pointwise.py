@@ -52,7 +52,7 @@ def test_silu_mul(dtype: torch.dtype, tolerance: float) -> None:
     assert relative(silu_mul(gate_up), gate * torch.sigmoid(gate) * up) < tolerance
 
 
-@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])
 def test_embedding_gathers_rows(kind: str) -> None:
     packed = quant.get(kind).pack(torch.randn(50, 64))
     ids = torch.tensor([49, 0, 7, 7])

@@ -58,7 +58,7 @@ def test_int4_takes_at_most_4_63_bits(cols: int) -> None:
     assert quant.get("int4").num_bytes(1, cols) * 8 / cols <= 4.63
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4", "mxfp4"])
 def test_rows_that_do_not_divide_into_groups_are_not_accepted(name: str) -> None:
     assert not quant.get(name).accepts(4, 48)
     assert quant.get(name).accepts(4, 64)
@@ -67,7 +67,8 @@ def test_rows_that_do_not_divide_into_groups_are_not_accepted(name: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "bound"),
-    [("bf16", 0.002), ("int8", 0.0055), ("int4", 0.0725)],  # measured: 0.0017, 0.0053, 0.0715
+    # measured: 0.0017, 0.0053, 0.0715, 0.1141
+    [("bf16", 0.002), ("int8", 0.0055), ("int4", 0.0725), ("mxfp4", 0.116)],
 )
 def test_error_on_normal_weights(name: str, bound: float) -> None:
     assert relative_error(name, normal(512, 2048)) < bound
@@ -221,9 +222,58 @@ def test_packing_leaves_the_number_of_threads() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"'fp8' is unknown; one of bf16, int8, int4"):
-        quant.get("fp8")
+@pytest.mark.parametrize("name", ["fp8", "mxfp4"])
+def test_what_is_no_target_names_those_that_are(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"'{name}' is unknown; one of bf16, int8, int4 is needed"):
+        quant.target(name)
+
+
+def test_mxfp4_unpacks_every_code_and_scale_by_its_formula() -> None:
+    numbers = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 256, (253, 32), dtype=np.uint8)
+    scales = np.stack([np.arange(253), random.permutation(253)], axis=1).astype(np.uint8)
+    expected = np.empty((253, 64))
+    for r in range(253):
+        for c in range(64):
+            byte = codes[r, c // 8 * 4 + c % 4]
+            code = byte >> 4 if c % 8 >= 4 else byte & 15
+            expected[r, c] = numbers[code & 7] * (-1.0 if code & 8 else 1.0) * 2.0 ** (int(scales[r, c // 32]) - 127)
+    parts = {"codes": torch.from_numpy(codes), "scales": torch.from_numpy(scales)}
+    found = quant.get("mxfp4").unpack(quant.QuantizedTensor("mxfp4", (253, 64), parts))
+    assert np.array_equal(found.numpy().astype(np.float64), expected)
+    assert found.isfinite().all()
+
+
+def test_mxfp4_comes_back_exactly() -> None:
+    form = quant.get("mxfp4")
+    once = form.unpack(form.pack(normal(64, 512)))
+    assert torch.equal(form.unpack(form.pack(once)), once)
+    assert torch.equal(form.unpack(form.pack(once.bfloat16())), once)  # as checkpoints that were widened hold them
+
+
+def test_mxfp4_rounds_as_the_library_does() -> None:
+    kind = GGMLQuantizationType.MXFP4
+    weight = normal(64, 512)
+    theirs = torch.from_numpy(dequantize(quantize(weight.numpy(), kind), kind))
+    form = quant.get("mxfp4")
+    assert torch.equal(form.unpack(form.pack(weight)), theirs)
+
+
+def test_mxfp4_takes_half_way_numbers_to_the_even_code_and_cuts_off_above_6() -> None:
+    weight = torch.zeros(1, 32)
+    weight[0, :12] = torch.tensor([7.9, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.75, -5.0, 0.26, -2.4])
+    form = quant.get("mxfp4")
+    expected = [6.0, 0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, -1.0, -4.0, 0.5, -2.0]
+    assert form.unpack(form.pack(weight))[0, :12].tolist() == expected
+
+
+@pytest.mark.parametrize("size", [3e38, 1e-38, 1e-45])
+def test_mxfp4_reaches_as_far_as_float32(size: float) -> None:
+    form = quant.get("mxfp4")
+    found = form.unpack(form.pack(torch.full((1, 32), size)))
+    assert found.isfinite().all()
+    assert float((found / size).sub(1).abs().max()) <= (0.34 if size > 1e-40 else 1)
 
 
 @pytest.mark.parametrize("room", ["strata.quant", "strata.store", "strata.store.convert"])

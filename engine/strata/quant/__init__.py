@@ -10,15 +10,22 @@ from strata.quant.base import Format, QuantizedTensor
 from strata.quant.bf16 import BF16
 from strata.quant.int4 import Int4
 from strata.quant.int8 import Int8
+from strata.quant.mxfp4 import MXFP4
 
-FORMATS: dict[str, Format] = {item.name: item for item in (BF16(), Int8(), Int4())}
+FORMATS: dict[str, Format] = {item.name: item for item in (BF16(), Int8(), Int4(), MXFP4())}
+TARGETS = ("bf16", "int8", "int4")  # what a user may have matrices rounded to; others are kept where a source has them
 
 
 def get(name: str) -> Format:
-    """The format called ``name``; raises OptionError with the known names."""
-    if name not in FORMATS:
-        raise OptionError(f"dtype {name!r} is unknown; one of {', '.join(FORMATS)} is needed")
+    """The format called ``name``, which is one of ``FORMATS``."""
     return FORMATS[name]
 
 
-__all__ = ["FORMATS", "Format", "QuantizedTensor", "get"]
+def target(name: str) -> Format:
+    """The format that a user asked for; raises OptionError with those that there are."""
+    if name not in TARGETS:
+        raise OptionError(f"dtype {name!r} is unknown; one of {', '.join(TARGETS)} is needed")
+    return FORMATS[name]
+
+
+__all__ = ["FORMATS", "TARGETS", "Format", "QuantizedTensor", "get", "target"]

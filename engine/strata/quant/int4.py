@@ -7,14 +7,13 @@ with n_super = max(1, cols // 256): the last superblock of a row takes the group
 ``d`` is never negative. ``dmin`` is positive where any group of the superblock reaches below zero (then a group that
 lies wholly above zero is coded from zero), and negative where none does.
 
-Nibbles: within 8 consecutive weights of a row, byte j (0 .. 3) holds weight j in its low and weight j + 4 in its high
-half. A 32-bit word is thus 8 weights, and one mask gives 4 consecutive ones in byte lanes, as dot-product instructions
-take them.
+Nibbles are in the order of ``strata.quant.nibbles``.
 """
 
 from __future__ import annotations
 
 from strata.quant.base import GROUP, Part, QuantizedTensor, Tensor, pack_rows
+from strata.quant.nibbles import pack_nibbles, unpack_nibbles
 
 SUPER = 8  # groups that share d and dmin
 _LEVELS = 15  # largest code
@@ -63,8 +62,7 @@ class Int4:
 
         rows, cols = weight.shape
         parts = weight.parts
-        words = parts["codes"].view(rows, -1, 4)
-        codes = torch.stack([words & 15, words >> 4], dim=2).view(rows, -1, GROUP).float()
+        codes = unpack_nibbles(parts["codes"]).view(rows, -1, GROUP).float()
         spread = _superblock_of(parts["scales"].shape[1], parts["codes"].device)
         d, dmin = parts["super"].float()[:, spread].unbind(-1)
         scale, minimum = d * parts["scales"], dmin * parts["mins"]
@@ -95,9 +93,8 @@ def _pack_rows(weight: Tensor) -> dict[str, Tensor]:
     d = _half_up(per_superblock(scale) / _SCALES)
     dmin = sign * _half_up(per_superblock(low.abs()) / _SCALES)
     codes, scales, mins = _round(w, scale, low, d.float()[:, spread], dmin.float()[:, spread])
-    pairs = codes.to(torch.uint8).view(rows, cols // 8, 2, 4)
     return {
-        "codes": (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).view(rows, cols // 2),
+        "codes": pack_nibbles(codes.to(torch.uint8).view(rows, cols)),
         "scales": scales.to(torch.uint8),
         "mins": mins.to(torch.uint8),
         "super": torch.stack([d, dmin.half()], dim=-1),

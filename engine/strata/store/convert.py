@@ -13,7 +13,7 @@ from pathlib import Path
 from strata import quant
 from strata.config import read_hf_config
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
-from strata.plan.shape import TensorSpec, check, stored_format
+from strata.plan.shape import Role, TensorSpec, check, stored_format
 from strata.quant.base import QuantizedTensor, Tensor
 from strata.store import manifest as manifests
 from strata.store.files import write_json
@@ -44,7 +44,7 @@ def convert(
     range, CheckpointError for a source that is unsound, UsageError for a target that exists, StorageError for one
     that cannot be written.
     """
-    quant.get(dtype)
+    quant.target(dtype)
     if shard_size < MIN_SHARD_SIZE:
         raise OptionError(f"shard size is {shard_size} bytes; at least {MIN_SHARD_SIZE} are needed")
     target = Path(out_dir).expanduser().absolute()
@@ -83,8 +83,7 @@ def plan(specs: Iterable[TensorSpec], source: Source, dtype: str, shard_size: in
     weights: dict[str, Weight] = {}
     shard, size = 0, 0
     for spec in specs:
-        kept = "bf16" if source.tensors[spec.name].dtype == "BF16" else "fp32"
-        weight = Weight(stored_format(spec, dtype) or kept, spec.shape, shard)
+        weight = Weight(_format(spec, source.tensors[spec.name].dtype, dtype), spec.shape, shard)
         added = weight.num_bytes + header_bound(weight.tensors(spec.name))
         if size and size + added > shard_size:
             shard, size = shard + 1, 0
@@ -92,6 +91,13 @@ def plan(specs: Iterable[TensorSpec], source: Source, dtype: str, shard_size: in
         size += added + (0 if size else 128)  # length field, braces and padding of the header
         weights[spec.name] = weight
     return weights
+
+
+def _format(spec: TensorSpec, source_dtype: str, dtype: str) -> str:
+    """The format in which a store of ``dtype`` keeps a weight that its source has as ``source_dtype``."""
+    if source_dtype == "MXFP4" and spec.role in (Role.MATRIX, Role.EXPERT):
+        return "mxfp4"  # trained to it: any other format would take more bits or lose some
+    return stored_format(spec, dtype) or ("bf16" if source_dtype == "BF16" else "fp32")
 
 
 def _write_shards(
@@ -117,7 +123,9 @@ def _encoded(source: Source, name: str, weight: Weight) -> dict[str, Tensor]:
 
     tensor = source.read(name)
     if isinstance(tensor, QuantizedTensor):
-        return {f"{name}.{part}": value for part, value in tensor.parts.items()}
+        if tensor.format == weight.format:
+            return {f"{name}.{part}": value for part, value in tensor.parts.items()}
+        tensor = quant.get(tensor.format).unpack(tensor)
     if not torch.stack(torch.aminmax(tensor)).isfinite().all():
         raise CheckpointError(f"{source.origin}: tensor {name!r} holds NaN or infinite values")
     if weight.format in manifests.PLAIN_DTYPES:

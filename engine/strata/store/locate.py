@@ -23,7 +23,7 @@ def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progre
     store's name depends on its files' paths, sizes and times, on ``dtype``, on the store format and on what is
     recommended for a built-in model. Raises what ``convert`` raises.
     """
-    quant.get(dtype)
+    quant.target(dtype)
     path = source_path(source)
     if is_store(path):
         return path

@@ -1,7 +1,7 @@
 """What a store holds: the "strata" table of its ``config.json``.
 
 The table names the shards with their sizes and checksums, and every weight with its bit format, shape and shard. A
-weight in the format "int8" or "int4" is stored as the tensors ``NAME.PART``; any other under its own name.
+weight in the format "int8", "int4" or "mxfp4" is stored as the tensors ``NAME.PART``; any other under its own name.
 """
 
 from __future__ import annotations

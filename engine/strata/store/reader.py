@@ -83,7 +83,7 @@ class Store:
         return tuple(self.manifest.weights)
 
     def load(self, device: Any = "cpu", progress: Progress | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by name: a QuantizedTensor in the formats int8 and int4, a plain tensor otherwise.
+        """Every weight by name: a QuantizedTensor in the formats int8, int4 and mxfp4, a plain tensor otherwise.
 
         Each file is read once and its checksum compared at its end, so use no weight before the iterator ends.
         progress: called with the bytes read and those of all files. Raises CheckpointError naming a damaged file.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 GROUP = 32  # columns that share a scale
 SUPER_GROUPS = 8  # groups that share one fp16 scale of scales
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # by 4-bit code
 
 
 def dequantize(kind: str, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
@@ -22,6 +23,8 @@ def dequantize(kind: str, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Te
         return dequantize_int8(parts["codes"], parts["scales"]).to(dtype)
     if kind == "int4":
         return dequantize_int4(parts["codes"], parts["scales"], parts["mins"], parts["super"]).to(dtype)
+    if kind == "mxfp4":
+        return dequantize_mxfp4(parts["codes"], parts["scales"]).to(dtype)
     raise AssertionError(f"no kernel dequantises {kind!r}")
 
 
@@ -45,6 +48,14 @@ def int4_steps(scales: Tensor, mins: Tensor, super_: Tensor) -> tuple[Tensor, Te
     owner = (torch.arange(groups, device=scales.device) // SUPER_GROUPS).clamp_(max=super_.shape[1] - 1)
     d, dmin = super_.float()[:, owner].unbind(-1)
     return d * scales, -(dmin * mins)
+
+
+def dequantize_mxfp4(codes: Tensor, scales: Tensor) -> Tensor:
+    """codes uint8 [rows, cols/2], scales uint8 [rows, cols/32] -> float32 [rows, cols] = 2^(scale - 127) * E2M1[code]."""
+    numbers = torch.tensor(E2M1, device=codes.device)[unpack_nibbles(codes).int()]
+    # The bits of 2^(scale - 127): the exponent's place in a float32, where 2^-127 is subnormal.
+    powers = torch.where(scales == 0, 1 << 22, scales.int() << 23).int().view(torch.float32)
+    return (numbers * powers[..., None]).view(codes.shape[0], -1)
 
 
 def unpack_nibbles(codes: Tensor) -> Tensor:
