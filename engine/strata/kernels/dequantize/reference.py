@@ -51,7 +51,7 @@ def int4_steps(scales: Tensor, mins: Tensor, super_: Tensor) -> tuple[Tensor, Te
 
 
 def dequantize_mxfp4(codes: Tensor, scales: Tensor) -> Tensor:
-    """codes uint8 [rows, cols/2], scales uint8 [rows, cols/32] -> float32 [rows, cols] = 2^(scale - 127) * E2M1[code]."""
+    """codes uint8 [rows, cols/2], scales uint8 [rows, cols/32] -> float32 [rows, cols] = 2^(scale - 127) * number."""
     numbers = torch.tensor(E2M1, device=codes.device)[unpack_nibbles(codes).int()]
     # The bits of 2^(scale - 127): the exponent's place in a float32, where 2^-127 is subnormal.
     powers = torch.where(scales == 0, 1 << 22, scales.int() << 23).int().view(torch.float32)
