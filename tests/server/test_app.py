@@ -54,6 +54,7 @@ def test_a_chat_answers_with_text_reason_and_usage(serve: Serve, encode: Callabl
         "prompt_tokens": prompt,
         "completion_tokens": completion,  # the token that ends the answer was generated too
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 

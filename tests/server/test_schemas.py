@@ -63,6 +63,9 @@ def test_a_body_that_cannot_be_read_says_where(body: bytes, code: str, words: st
         pytest.param("repetition_penalty", 1e-38, "from 0.01 to 100", id="a divisor that overflows"),
         pytest.param("repetition_penalty", 101, "from 0.01 to 100", id="a factor that overflows"),
         pytest.param("seed", 2**63, "64-bit", id="a seed of 65 bits"),
+        pytest.param("n", 0, "from 1 to 16", id="no choices"),
+        pytest.param("n", 17, "from 1 to 16", id="too many choices"),
+        pytest.param("n", True, "from 1 to 16", id="true is not 1"),
         pytest.param("stop", ["a"] * 5, "up to 4", id="five stop strings"),
         pytest.param("stop", "", "none of them empty", id="a stop string that is everywhere"),
         pytest.param("stop", [1], "a string", id="a number as stop string"),
@@ -107,7 +110,6 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
@@ -119,7 +121,7 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
         ("min_p", 0.1),
         ("store", True),
         ("reasoning_effort", "high"),
-        ("n", True),  # JSON's true is not 1
+        ("presence_penalty", False),  # JSON's false is not 0
     ],
 )
 def test_what_is_not_served_yet_is_refused_by_name(field: str, value: Any) -> None:
@@ -180,22 +182,25 @@ def test_stop_is_a_string_or_a_list() -> None:
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        pytest.param("text", "text", id="a string"),
-        pytest.param([1, 2], [1, 2], id="token ids"),
-        pytest.param(["text"], "text", id="a list of one string"),
-        pytest.param([[1, 2]], [1, 2], id="a list of one list of ids"),
+        pytest.param("text", ["text"], id="a string"),
+        pytest.param([1, 2], [[1, 2]], id="token ids"),
+        pytest.param(["text"], ["text"], id="a list of one string"),
+        pytest.param([[1, 2]], [[1, 2]], id="a list of one list of ids"),
+        pytest.param(["a", "b"], ["a", "b"], id="two strings"),
+        pytest.param([[1], [2, 3]], [[1], [2, 3]], id="two lists of ids"),
     ],
 )
-def test_a_prompt_is_one_text_or_its_tokens(prompt: Any, expected: Any) -> None:
-    assert parse(CompletionRequest, json.dumps({"prompt": prompt}).encode()).prompt == expected
+def test_a_prompt_is_a_text_or_its_tokens_or_several(prompt: Any, expected: Any) -> None:
+    assert parse(CompletionRequest, json.dumps({"prompt": prompt}).encode()).prompts == expected
 
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        pytest.param(["a", "b"], "send a request for each", id="two prompts"),
-        pytest.param("", "it must be a string that is not empty", id="empty"),
-        pytest.param([], "it must be a string that is not empty", id="no tokens"),
+        pytest.param(["a"] * 129, "129 answers; one request may ask for 128", id="too many"),
+        pytest.param("", "none of them empty", id="empty"),
+        pytest.param([], "none of them empty", id="no tokens"),
+        pytest.param(["a", ""], "none of them empty", id="an empty one of two"),
         pytest.param([1.5], "list of token ids", id="no whole numbers"),
         pytest.param({"a": 1}, "list of token ids", id="an object"),
         pytest.param(None, "null", id="null"),
@@ -203,6 +208,17 @@ def test_a_prompt_is_one_text_or_its_tokens(prompt: Any, expected: Any) -> None:
 )
 def test_any_other_prompt_is_refused(prompt: Any, words: str) -> None:
     assert words in str(refusal(CompletionRequest, {"prompt": prompt}))
+
+
+def test_generate_takes_one_prompt() -> None:
+    assert "/v1/completions several" in str(refusal(GenerateRequest, {"prompt": ["a", "b"]}))
+
+
+@pytest.mark.parametrize("n", [None, 1, 3])
+def test_best_of_is_n(n: int | None) -> None:
+    body = {"prompt": "a", "n": n}
+    assert parse(CompletionRequest, json.dumps(body | {"best_of": n}).encode()).num_choices == (n or 1)
+    assert refusal(CompletionRequest, body | {"best_of": 4}).param == "best_of"
 
 
 def test_long_values_are_cut_in_messages() -> None:

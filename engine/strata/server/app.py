@@ -16,7 +16,7 @@ from starlette.routing import Match, Route
 
 import strata
 from strata.errors import RequestError, StrataError
-from strata.server.envelope import Envelope, Kind
+from strata.server.envelope import ChatEnvelope, Envelope, PlainEnvelope, TextEnvelope
 from strata.server.failures import RETRY_LOADING_SECONDS, error_body, error_response
 from strata.server.metrics import CONTENT_TYPE
 from strata.server.middleware import AccessLog
@@ -62,7 +62,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    async def answer(request: Request, schema: type[_Generation], kind: Kind) -> Response:
+    async def answer(request: Request, schema: type[_Generation], envelope: type[Envelope]) -> Response:
         arrived = time.perf_counter()
         try:
             raw = await _read(request)
@@ -73,24 +73,24 @@ def _add_generation(app: FastAPI, service: Service) -> None:
             service.count_refusal(error)
             raise
         if isinstance(body, GenerateRequest):
-            return WholeAnswer(service, job, Envelope(kind, job))
-        envelope = Envelope(kind, job, include_usage=body.include_usage)
-        return (StreamedAnswer if body.stream else WholeAnswer)(service, job, envelope)
+            return WholeAnswer(service, job, envelope(job))
+        kind = StreamedAnswer if body.stream else WholeAnswer
+        return kind(service, job, envelope(job, include_usage=body.include_usage))
 
     @app.post("/v1/chat/completions", openapi_extra=_describe_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """Continue a conversation; OpenAI's chat completions."""
-        return await answer(request, ChatRequest, "chat")
+        return await answer(request, ChatRequest, ChatEnvelope)
 
     @app.post("/v1/completions", openapi_extra=_describe_body(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text; OpenAI's completions."""
-        return await answer(request, CompletionRequest, "text")
+        return await answer(request, CompletionRequest, TextEnvelope)
 
     @app.post("/generate", openapi_extra=_describe_body(GenerateRequest))
     async def generate(request: Request) -> Response:
         """Continue a text, with a plain answer."""
-        return await answer(request, GenerateRequest, "generate")
+        return await answer(request, GenerateRequest, PlainEnvelope)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:

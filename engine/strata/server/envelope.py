@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
-from strata.request import FinishReason
-from strata.server.service import Job
-
-Kind = Literal["chat", "text", "generate"]
+from strata.server.job import Answer, Choice, Job, Piece
 
 DONE = b"data: [DONE]\n\n"
 
@@ -17,70 +15,120 @@ _quote = json.JSONEncoder(ensure_ascii=False).encode  # of a string: one C call
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Envelope:
-    """Chunks and whole answers for one job. ``include_usage``: the stream ends with a chunk of token counts."""
+class Envelope(ABC):
+    """Chunks, or the whole answer, of one job. Every piece is given to ``chunk``, or to ``add``.
 
-    def __init__(self, kind: Kind, job: Job, *, include_usage: bool = False) -> None:
-        self._kind = kind
-        self._num_prompt_tokens = len(job.request.prompt_token_ids)
+    include_usage: the stream ends with a chunk of token counts. Subclasses say how a choice is written.
+    """
+
+    object_name: ClassVar[str]
+    chunk_name: ClassVar[str]
+    empty: ClassVar[dict[str, Any]]  # a chunk's choice without new text
+    around_text: ClassVar[tuple[str, str]]  # JSON before and after a new text in a chunk's choice
+
+    def __init__(self, job: Job, *, include_usage: bool = False) -> None:
+        self._job = job
+        self._answer = Answer(job)
         self._include_usage = include_usage
         self._head = {
-            "id": job.request.request_id,
-            "object": "chat.completion" if kind == "chat" else "text_completion",
+            "id": job.job_id,
+            "object": self.object_name,
             "created": int(time.time()),
             "model": job.model_name,
         }
-        chunk = self._head | ({"object": "chat.completion.chunk"} if kind == "chat" else {})
-        self._chunk_head = f"data: {_encode(chunk)[:-1]},"
-        tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
-        before = '"delta":{"content":' if kind == "chat" else '"text":'
-        after = (
-            '},"logprobs":null,"finish_reason":null}]' if kind == "chat" else ',"logprobs":null,"finish_reason":null}]'
-        )
-        self._before_text = f'{self._chunk_head}"choices":[{{"index":0,{before}'
-        self._after_text = after + tail
-        self._tail = tail
+        self._chunk_head = f"data: {_encode({**self._head, 'object': self.chunk_name})[:-1]},"
+        self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
+        before, after = self.around_text
+        self._before_text = [
+            f'{self._chunk_head}"choices":[{{"index":{choice.index},{before}' for choice in self._answer.choices
+        ]
+        self._after_text = f'{after},"logprobs":null,"finish_reason":null}}]{self._tail}'
+
+    def add(self, piece: Piece) -> None:
+        """Take in a piece of the whole answer."""
+        self._answer.add(piece)
 
     # --- a stream
 
     def opening(self) -> bytes:
-        """The chunk before the first text: a chat names its speaker."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self._kind == "chat" else b""
+        """The chunks before the first text."""
+        return b""
 
-    def text(self, text: str) -> bytes:
-        """A chunk with new text. Runs for every token."""
-        return (self._before_text + _quote(text) + self._after_text).encode()
+    def chunk(self, piece: Piece) -> bytes:
+        """The chunk with new text, and the one with the reason for which a choice ends. Runs for every token."""
+        self._answer.add(piece)
+        chunk = b""
+        if piece.text:
+            chunk = (self._before_text[piece.choice] + _quote(piece.text) + self._after_text).encode()
+        if piece.finish_reason is not None:
+            chunk += self._chunk(piece.choice, self.empty, finish_reason=piece.finish_reason)
+        return chunk
 
-    def closing(self, text: str, finish_reason: FinishReason, num_tokens: int) -> bytes:
-        """The last text, the finish reason, the token counts if they were asked for, and the end mark."""
-        parts = [self.text(text)] if text else []
-        parts.append(self._chunk({"delta": {}} if self._kind == "chat" else {"text": ""}, finish_reason))
-        if self._include_usage:
-            usage = _encode(self._usage(num_tokens))
-            parts.append(f'{self._chunk_head}"choices":[],"usage":{usage}}}\n\n'.encode())
-        return b"".join(parts) + DONE
+    def closing(self) -> bytes:
+        """The token counts if they were asked for, and the end mark."""
+        if not self._include_usage:
+            return DONE
+        return f'{self._chunk_head}"choices":[],"usage":{_encode(self._answer.usage())}}}\n\n'.encode() + DONE
 
-    def _chunk(self, content: dict[str, Any], finish_reason: FinishReason | None) -> bytes:
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+    def _chunk(self, index: int, content: dict[str, Any], *, finish_reason: str | None = None) -> bytes:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
         return f'{self._chunk_head}"choices":[{_encode(choice)}]{self._tail}'.encode()
 
     # --- an answer in one piece
 
-    def whole(self, text: str, finish_reason: FinishReason, num_tokens: int) -> bytes:
+    def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
-        usage = self._usage(num_tokens)
-        if self._kind == "generate":
-            head = {key: self._head[key] for key in ("id", "model")}
-            return _encode({**head, "text": text, "finish_reason": finish_reason, "usage": usage}).encode()
-        content: dict[str, Any] = {"text": text}
-        if self._kind == "chat":
-            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
-        return _encode({**self._head, "choices": [choice], "usage": usage}).encode()
+        choices = [
+            {"index": choice.index, **self._content(choice), "logprobs": None, "finish_reason": choice.finish_reason}
+            for choice in self._answer.choices
+        ]
+        return _encode({**self._head, "choices": choices, "usage": self._answer.usage()}).encode()
 
-    def _usage(self, num_tokens: int) -> dict[str, int]:
-        prompt = self._num_prompt_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": num_tokens, "total_tokens": prompt + num_tokens}
+    @abstractmethod
+    def _content(self, choice: Choice) -> dict[str, Any]:
+        """What the choice says, in a whole answer."""
+
+
+class ChatEnvelope(Envelope):
+    """``/v1/chat/completions``."""
+
+    object_name = "chat.completion"
+    chunk_name = "chat.completion.chunk"
+    empty: ClassVar[dict[str, Any]] = {"delta": {}}
+    around_text = '"delta":{"content":', "}"
+
+    def opening(self) -> bytes:
+        """Each choice names its speaker."""
+        speaker = {"delta": {"role": "assistant", "content": ""}}
+        return b"".join(self._chunk(choice.index, speaker) for choice in self._answer.choices)
+
+    def _content(self, choice: Choice) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+
+
+class TextEnvelope(Envelope):
+    """``/v1/completions``."""
+
+    object_name = chunk_name = "text_completion"
+    empty: ClassVar[dict[str, Any]] = {"text": ""}
+    around_text = '"text":', ""
+
+    def opening(self) -> bytes:
+        """With ``echo``, the prompts."""
+        return b"".join(self._chunk(index, {"text": text}) for index, text in enumerate(self._job.echo))
+
+    def _content(self, choice: Choice) -> dict[str, Any]:
+        return {"text": choice.text}
+
+
+class PlainEnvelope(TextEnvelope):
+    """``/generate``."""
+
+    def whole(self) -> bytes:
+        (choice,) = self._answer.choices
+        head = {key: self._head[key] for key in ("id", "model")}
+        rest = {"finish_reason": choice.finish_reason, "usage": self._answer.usage()}
+        return _encode({**head, "text": choice.text, **rest}).encode()
 
 
 def failure(body: dict[str, Any]) -> bytes:

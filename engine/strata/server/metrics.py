@@ -13,7 +13,7 @@ import strata
 from strata.engine.api import Engine
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OUTCOMES = ("stop", "length", "abort", "error", "rejected", "overloaded", "unavailable")
+OUTCOMES = ("stop", "length", "timeout", "abort", "error", "rejected", "overloaded", "unavailable")
 
 _TTFT_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 _ITL_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)

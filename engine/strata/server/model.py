@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,13 @@ class ServedModel:
         check_vocabulary(prompt, vocab_size=self._vocab_size)
         return tuple(prompt)
 
+    def decode(self, prompt: str | Sequence[int]) -> str:
+        """The text of a prompt, as ``echo`` shows it."""
+        if isinstance(prompt, str):
+            return prompt
+        detokenizer = self.detokenizer()
+        return detokenizer.feed(prompt) + detokenizer.flush()
+
     def _check_text(self, num_characters: int, *, param: str) -> None:
         """Refuse what cannot fit before it is tokenised: megabytes of text would take seconds and a core."""
         longest = self._tokenizer.longest_token
@@ -105,6 +114,16 @@ class ServedModel:
     def detokenizer(self) -> Detokenizer:
         """One for each answer."""
         return self._tokenizer.detokenizer()
+
+
+def each_seeded(sampling: SamplingParams, num_choices: int) -> Iterator[SamplingParams]:
+    """The parameters of each choice: the first has the request's own seed, so it is the answer that ``n`` 1 gets."""
+    for index in range(num_choices):
+        if sampling.seed is None or index == 0:
+            yield sampling
+        else:
+            digest = hashlib.blake2b(f"{sampling.seed}/{index}".encode(), digest_size=8).digest()
+            yield replace(sampling, seed=int.from_bytes(digest, "little", signed=True))
 
 
 def _defaults(table: Mapping[str, Any]) -> Sampling:

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from strata.errors import StrataError
-from strata.request import FinishReason
 from strata.server.envelope import Envelope, failure
 from strata.server.failures import describe
-from strata.server.service import Job, Piece, Service
+from strata.server.job import Job, Piece
+from strata.server.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +52,10 @@ class WholeAnswer(Answer):
     """One JSON body when the answer is complete."""
 
     async def _send(self, send: Send) -> None:
-        texts, piece = [], None
         async with aclosing(self._service.generate(self._job)) as pieces:
             async for piece in pieces:
-                texts.append(piece.text)
-        assert piece is not None, "an answer has a last piece"
-        assert piece.finish_reason is not None, "the last piece says why it is the last"
-        body = self._envelope.whole("".join(texts), piece.finish_reason, piece.num_tokens)
+                self._envelope.add(piece)
+        body = self._envelope.whole()
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -81,21 +78,15 @@ class StreamedAnswer(Answer):
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await _body(send, envelope.opening())
                 try:
-                    await self._send_piece(send, await first)
+                    await _body(send, envelope.chunk(await first))
                     async for piece in pieces:
-                        await self._send_piece(send, piece)
+                        await _body(send, envelope.chunk(piece))
+                    await _body(send, envelope.closing(), more=False)
                 except StrataError as error:
-                    logger.error("%s ends in mid-stream: %s", self._job.request.request_id, error)
+                    logger.error("%s ends in mid-stream: %s", self._job.job_id, error)
                     await _body(send, failure(describe(error)[1]), more=False)
             finally:
                 await _cancel(first)
-
-    async def _send_piece(self, send: Send, piece: Piece) -> None:
-        text, num_tokens, reason = piece
-        if reason is None:
-            await send({"type": "http.response.body", "body": self._envelope.text(text), "more_body": True})
-        else:
-            await _body(send, self._envelope.closing(text, FinishReason(reason), num_tokens), more=False)
 
 
 async def _first(pieces: AsyncGenerator[Piece, None]) -> Piece:

@@ -8,7 +8,7 @@ with the value that asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -22,6 +22,8 @@ from pydantic import (
 from strata.errors import RequestError
 
 MAX_STOP_STRINGS = 4
+MAX_CHOICES = 16  # of each prompt
+MAX_SEQUENCES = 128  # of one request: prompts times choices
 SEED_RANGE = (-(2**63), 2**63 - 1)
 
 Temperature = Annotated[float | None, Field(ge=0, le=2, description="a number from 0 (greedy) to 2")]
@@ -34,6 +36,9 @@ Seed = Annotated[int | None, Field(ge=SEED_RANGE[0], le=SEED_RANGE[1], descripti
 Stop = Annotated[
     str | list[str] | None,
     Field(description=f"a string, or a list of up to {MAX_STOP_STRINGS} strings, none of them empty"),
+]
+NumChoices = Annotated[
+    int | None, Field(ge=1, le=MAX_CHOICES, description=f"a number of choices from 1 to {MAX_CHOICES}")
 ]
 MaxTokens = Annotated[
     int | None, Field(ge=1, description="1 or more tokens (without it: what the context leaves after the prompt)")
@@ -113,6 +118,16 @@ class Sampling(Body):
         """The limit that was asked for, whichever name it came under."""
         return self.max_tokens
 
+    @property
+    def num_choices(self) -> int:
+        """How many answers each prompt gets."""
+        return 1
+
+    @property
+    def wants_echo(self) -> bool:
+        """Whether the prompt stands before its answer."""
+        return False
+
 
 class StreamOptions(Body):
     """``stream_options``."""
@@ -127,7 +142,6 @@ class OpenAIRequest(Sampling):
     """What chat and text completions share."""
 
     unserved = {
-        "n": (None, 1),
         "presence_penalty": (None, 0),
         "frequency_penalty": (None, 0),
         "logit_bias": (None, {}),
@@ -135,6 +149,7 @@ class OpenAIRequest(Sampling):
         "store": (None, False),
     }
 
+    n: NumChoices = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     # Accepted and without effect on the answer.
@@ -150,6 +165,10 @@ class OpenAIRequest(Sampling):
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is allowed only with \"stream\": true", param="stream_options")
         return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
 
     @property
     def include_usage(self) -> bool:
@@ -248,39 +267,85 @@ class ChatRequest(OpenAIRequest):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class _Prompted(Sampling):
-    prompt: str | list[int] = Field(description="a string that is not empty, or a list of token ids")
-
-    @field_validator("prompt", mode="wrap")
-    @classmethod
-    def _check_prompt(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        # OpenAI's clients may wrap a single prompt into a list.
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-            value = value[0]
-        if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value):
-            raise RequestError(
-                f"'prompt' has {len(value)} prompts; one request serves one, so send a request for each",
-                param="prompt",
-                code="unsupported_parameter",
-            )
-        if isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value)):
-            if value:
-                return value
-            raise ValueError("it is empty")
-        raise ValueError("it is neither")
+Prompt = str | list[int]
 
 
-class CompletionRequest(OpenAIRequest, _Prompted):
+class CompletionRequest(OpenAIRequest):
     """The body of ``POST /v1/completions``."""
 
     unserved = {
         **OpenAIRequest.unserved,
-        "best_of": (None, 1),
-        "echo": (None, False),
         "logprobs": (None,),
         "suffix": (None, ""),
     }
 
+    prompt: Prompt | list[str] | list[list[int]] = Field(
+        description="a string, a list of token ids, or a list of several of one of these; none of them empty"
+    )
+    echo: bool | None = Field(False, description="true puts the prompt before its answer")
+    best_of: NumChoices = None
 
-class GenerateRequest(_Prompted):
+    @field_validator("prompt", mode="wrap")
+    @classmethod
+    def _check_prompt(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        for prompt in value if _is_several(value) else [value]:
+            _check_one(prompt)
+        return value
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> Self:
+        if self.best_of not in (None, self.num_choices):
+            raise RequestError(
+                f"'best_of' is {self.best_of} and 'n' is {self.num_choices}; all choices that are made are returned, "
+                "so they must be the same: leave 'best_of' out",
+                param="best_of",
+            )
+        if len(self.prompts) * self.num_choices > MAX_SEQUENCES:
+            raise RequestError(
+                f"{len(self.prompts)} prompts with {self.num_choices} choices each are "
+                f"{len(self.prompts) * self.num_choices} answers; one request may ask for {MAX_SEQUENCES}, "
+                "send several requests",
+                param="prompt",
+            )
+        return self
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """All of them."""
+        return cast("list[Prompt]", self.prompt if _is_several(self.prompt) else [self.prompt])
+
+    @property
+    def wants_echo(self) -> bool:
+        return bool(self.echo)
+
+
+class GenerateRequest(Sampling):
     """The body of ``POST /generate``."""
+
+    prompt: Prompt = Field(description="a string that is not empty, or a list of token ids")
+
+    @field_validator("prompt", mode="wrap")
+    @classmethod
+    def _check_prompt(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if _is_several(value):
+            raise RequestError(
+                f"'prompt' has {len(value)} prompts; /generate takes one, /v1/completions several", param="prompt"
+            )
+        return _check_one(value)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The only one."""
+        return [self.prompt]
+
+
+def _is_several(prompt: Any) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and all(isinstance(item, str | list) for item in prompt)
+
+
+def _check_one(prompt: Any) -> Any:
+    if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(type(item) is int for item in prompt)):
+        raise ValueError("it is neither")
+    if not prompt:
+        raise ValueError("it is empty")
+    return prompt

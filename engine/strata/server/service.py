@@ -1,4 +1,4 @@
-"""From a checked request to text: admit, tokenise, submit, detokenise, count."""
+"""From a checked request to text: admit, tokenise, submit, count."""
 
 from __future__ import annotations
 
@@ -8,43 +8,24 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeVar
 
 from strata.engine.api import Engine, EngineState
 from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, NotReadyError, OverloadedError, RequestError, StrataError, UnknownModelError
-from strata.request import FinishReason, GenerationRequest
+from strata.request import GenerationRequest
+from strata.server.choice import generate_choice, merge
+from strata.server.job import Job, Piece
 from strata.server.metrics import Metrics
-from strata.server.model import ServedModel
+from strata.server.model import ServedModel, each_seeded
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
-from strata.server.stop import StopStrings
 
 logger = logging.getLogger(__name__)
 
 # Encoding a longer text takes milliseconds, during which no other answer could be streamed: a thread does it.
 _LONG_TEXT = 8_000  # characters
 
-# Outputs that wait already are taken without a pause; after so many, other requests have their turn.
-_TURN = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """An admitted request."""
-
-    request: GenerationRequest
-    model_name: str  # as the request called it
-    stop_strings: tuple[str, ...]
-    arrived: float  # seconds of time.perf_counter()
-
-
-class Piece(NamedTuple):
-    """New text of an answer."""
-
-    text: str
-    num_tokens: int  # generated so far
-    finish_reason: FinishReason | None
+_Result = TypeVar("_Result")
 
 
 class Service:
@@ -132,65 +113,46 @@ class Service:
         if isinstance(body, ChatRequest):
             messages = body.messages
             length = sum(len(message.text) for message in messages)
-            prompt = await _maybe_in_thread(lambda: model.encode_chat(messages), length)
+            prompts = [await _maybe_in_thread(lambda: model.encode_chat(messages), length)]
             param, prefix = "messages", "chatcmpl"
         else:
-            text = body.prompt
-            prompt = await _maybe_in_thread(lambda: model.encode_prompt(text), len(text))
+            given = body.prompts
+            length = sum(map(len, given))
+            prompts = await _maybe_in_thread(lambda: [model.encode_prompt(prompt) for prompt in given], length)
             param, prefix = "prompt", "cmpl"
-        request = GenerationRequest(
-            f"{prefix}-{uuid.uuid4().hex}", prompt, model.sampling(body, len(prompt), param=param)
-        )
-        return Job(request, name, body.stop_strings, arrived)
+        job_id = f"{prefix}-{uuid.uuid4().hex}"
+        params = [model.sampling(body, len(prompt), param=param) for prompt in prompts]
+        requests = [
+            GenerationRequest(f"{job_id}-{prompt * body.num_choices + choice}", prompts[prompt], sampling)
+            for prompt in range(len(prompts))
+            for choice, sampling in enumerate(each_seeded(params[prompt], body.num_choices))
+        ]
+        echo = [model.decode(prompt) for prompt in given for _ in range(body.num_choices)] if body.wants_echo else []
+        return Job(job_id, tuple(requests), name, arrived, body.num_choices, body.stop_strings, tuple(echo))
 
     async def generate(self, job: Job) -> AsyncGenerator[Piece, None]:
-        """The answer as it grows; the last piece has a finish reason. Closing the iterator ends the generation.
+        """The answer as it grows, pieces of all choices in the order in which they come; a choice's last piece has a
+        finish reason. Closing the iterator ends the generation.
 
         Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
         """
-        metrics = self.metrics
-        observe_latency = metrics.inter_token_latency.observe
-        detokenizer = self.model().detokenizer()
-        stops = StopStrings(job.stop_strings) if job.stop_strings else None
-        num_tokens = 0
-        previous = 0.0
+        model = self.model()
+        choices = [
+            generate_choice(job, index, self.engine, model.detokenizer(), self.metrics)
+            for index in range(len(job.requests))
+        ]
         outcome = "abort"  # what it is when the iterator is closed early
+        num_open = len(choices)
+        has_tokens = False
         try:
-            async with aclosing(self.engine.generate(job.request)) as outputs:
-                async for output in outputs:
-                    ids, reason = output.token_ids, output.finish_reason
-                    if reason is FinishReason.ABORT or reason is FinishReason.ERROR:
-                        raise EngineError(output.error or "the engine was closed before the answer was complete")
-                    if ids:
-                        now = time.perf_counter()
-                        if num_tokens == 0:
-                            metrics.prompt_tokens.inc(len(job.request.prompt_token_ids))
-                            metrics.time_to_first_token.observe(now - job.arrived)
-                        else:
-                            for _ in ids:
-                                observe_latency((now - previous) / len(ids))
-                        previous = now
-                        num_tokens += len(ids)
-                        if num_tokens % _TURN == 0:
-                            await asyncio.sleep(0)
-                    if reason is FinishReason.STOP:
-                        ids = ids[:-1]  # the token that stops is no part of the text
-                    text = detokenizer.feed(ids)
-                    if reason is not None:
-                        text += detokenizer.flush()
-                    if stops is not None:
-                        text, met = stops.feed(text)
-                        if met:
-                            reason = FinishReason.STOP
-                        elif reason is not None:
-                            text += stops.flush()
-                    if reason is not None:
-                        outcome = reason.value
-                        yield Piece(text, num_tokens, reason)
-                        return
-                    if text:
-                        yield Piece(text, num_tokens, None)
-            raise EngineError("the engine ended the answer without a reason")
+            async with aclosing(merge(choices) if num_open > 1 else choices[0]) as pieces:
+                async for piece in pieces:
+                    has_tokens = has_tokens or piece.num_tokens > 0
+                    if piece.finish_reason is not None:
+                        num_open -= 1
+                        if num_open == 0:
+                            outcome = piece.finish_reason.value
+                    yield piece
         except OverloadedError:
             outcome = "overloaded"
             raise
@@ -201,10 +163,9 @@ class Service:
             outcome = "error"
             raise
         finally:
-            metrics.generation_tokens.inc(num_tokens)
-            metrics.requests.labels(outcome).inc()
-            if num_tokens:
-                metrics.request_duration.observe(time.perf_counter() - job.arrived)
+            self.metrics.requests.labels(outcome).inc()
+            if has_tokens:
+                self.metrics.request_duration.observe(time.perf_counter() - job.arrived)
 
     def count_refusal(self, error: StrataError) -> None:
         """Count a request that was not admitted."""
@@ -221,5 +182,5 @@ class Service:
         return f"phase {progress.phase!r}, {progress.bytes_done} of {progress.bytes_total} bytes"
 
 
-async def _maybe_in_thread(encode: Callable[[], tuple[int, ...]], length: int) -> tuple[int, ...]:
+async def _maybe_in_thread(encode: Callable[[], _Result], length: int) -> _Result:
     return await asyncio.to_thread(encode) if length > _LONG_TEXT else encode()

@@ -1,0 +1,95 @@
+"""One choice of an answer: from the engine's tokens to text."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from strata.engine.api import Engine
+from strata.errors import EngineError
+from strata.request import FinishReason
+from strata.server.job import Job, Piece
+from strata.server.metrics import Metrics
+from strata.server.stop import StopStrings
+from strata.server.tokenizer import Detokenizer
+
+# Outputs that wait already are taken without a pause; after so many, other requests have their turn.
+_TURN = 32
+
+
+async def generate_choice(
+    job: Job, index: int, engine: Engine, detokenizer: Detokenizer, metrics: Metrics
+) -> AsyncGenerator[Piece, None]:
+    """The text of one choice as it grows; the last piece has a finish reason. Closing the iterator ends its generation.
+
+    Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
+    """
+    request = job.requests[index]
+    stops = StopStrings(job.stop_strings) if job.stop_strings else None
+    num_tokens = 0
+    previous = 0.0
+    try:
+        async with aclosing(engine.generate(request)) as outputs:
+            async for output in outputs:
+                ids, reason = output.token_ids, output.finish_reason
+                if reason is FinishReason.ABORT or reason is FinishReason.ERROR:
+                    raise EngineError(output.error or "the engine was closed before the answer was complete")
+                if ids:
+                    now = time.perf_counter()
+                    if num_tokens:
+                        for _ in ids:
+                            metrics.inter_token_latency.observe((now - previous) / len(ids))
+                    elif job.is_first_of_prompt(index):
+                        metrics.prompt_tokens.inc(len(request.prompt_token_ids))
+                        metrics.time_to_first_token.observe(now - job.arrived)
+                    previous = now
+                    num_tokens += len(ids)
+                    if num_tokens % _TURN == 0:
+                        await asyncio.sleep(0)
+                if reason is FinishReason.STOP:
+                    ids = ids[:-1]  # the token that stops is no part of the text
+                text = detokenizer.feed(ids)
+                if reason is not None:
+                    text += detokenizer.flush()
+                if stops is not None:
+                    text, met = stops.feed(text)
+                    if met:
+                        reason = FinishReason.STOP
+                    elif reason is not None:
+                        text += stops.flush()
+                if reason is not None or text:
+                    yield Piece(index, text, reason, num_tokens, output.num_cached_tokens)
+                if reason is not None:
+                    return
+        raise EngineError("the engine ended the answer without a reason")
+    finally:
+        metrics.generation_tokens.inc(num_tokens)
+
+
+async def merge(choices: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:
+    """The pieces of several choices in the order in which they come. The first error ends all, and is raised."""
+    arrived: asyncio.Queue[Piece | asyncio.Task[None]] = asyncio.Queue()
+
+    async def drain(choice: AsyncGenerator[Piece, None]) -> None:
+        async with aclosing(choice) as pieces:
+            async for piece in pieces:
+                arrived.put_nowait(piece)
+
+    tasks = [asyncio.create_task(drain(choice)) for choice in choices]
+    for task in tasks:
+        task.add_done_callback(arrived.put_nowait)
+    num_open = len(tasks)
+    try:
+        while num_open:
+            item = await arrived.get()
+            if isinstance(item, asyncio.Task):
+                item.result()
+                num_open -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

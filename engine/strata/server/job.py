@@ -1,0 +1,93 @@
+"""An admitted request, and what its answer is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from strata.request import FinishReason, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An admitted request: one generation for each choice of its answer.
+
+    requests: by the index of their choice; those of one prompt follow each other. num_choices: for each prompt.
+    model_name: as the request called it. echo: what stands before each choice's text; empty without it.
+    warnings: what the client should know of its request. arrived: seconds of ``time.perf_counter()``.
+    """
+
+    job_id: str
+    requests: tuple[GenerationRequest, ...]
+    model_name: str
+    arrived: float
+    num_choices: int = 1
+    stop_strings: tuple[str, ...] = ()
+    echo: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def is_first_of_prompt(self, index: int) -> bool:
+        """Whether the choice is the one with which its prompt is counted."""
+        return index % self.num_choices == 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of all prompts, each counted once however many choices it has."""
+        return sum(len(request.prompt_token_ids) for request in self.requests[:: self.num_choices])
+
+
+class Piece(NamedTuple):
+    """New text of one choice, named by its index. The last one of a choice has a finish reason."""
+
+    choice: int
+    text: str
+    finish_reason: FinishReason | None
+    num_tokens: int  # of the choice, generated so far
+    num_cached_tokens: int = 0  # of its prompt
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice, as far as it has come."""
+
+    index: int
+    texts: list[str]  # joined once, at the end
+    finish_reason: FinishReason | None = None
+    num_tokens: int = 0
+    num_cached_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.texts)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the pieces of a job add up to."""
+
+    job: Job
+    choices: list[Choice] = field(init=False)
+
+    def __post_init__(self) -> None:
+        echo = self.job.echo or [""] * len(self.job.requests)
+        self.choices = [Choice(index, [text]) for index, text in enumerate(echo)]
+
+    def add(self, piece: Piece) -> None:
+        """Take in the next piece of one of the choices."""
+        choice = self.choices[piece.choice]
+        choice.texts.append(piece.text)
+        choice.finish_reason, choice.num_tokens = piece.finish_reason, piece.num_tokens
+        choice.num_cached_tokens = piece.num_cached_tokens
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's token counts so far: each prompt once, the output of all choices."""
+        prompt = self.job.num_prompt_tokens
+        completion = sum(choice.num_tokens for choice in self.choices)
+        cached = sum(c.num_cached_tokens for c in self.choices if self.job.is_first_of_prompt(c.index))
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
