@@ -119,6 +119,8 @@ def test_version_is_printed(strata: Strata) -> None:
         pytest.param(["bench", "decode", "m", "--output-tokens", "0"], "a whole number of 1 or more"),
         pytest.param(["bench", "perplexity", "m"], "--text"),
         pytest.param(["bench", "perplexity", "m", "--text", "t", "--window", "1"], "a whole number of 2 or more"),
+        pytest.param(["plan"], "no model given"),
+        pytest.param(["plan", "m", "--dtype", "int3"], "choose from"),
         pytest.param(["chatt"], "invalid choice: 'chatt'"),
         pytest.param([], "COMMAND"),
     ],

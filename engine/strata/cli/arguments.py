@@ -52,6 +52,17 @@ def share(text: str) -> float:
     return value
 
 
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number above 0")
+    return value
+
+
 def require(*modules: str) -> None:
     """Raises OptionError with what to install when one of them is not there. Imports none of them."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]

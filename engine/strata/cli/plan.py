@@ -1,0 +1,190 @@
+"""`strata plan`: what a model takes and how fast it can be on a machine, from its config.json alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+
+from strata.cli.arguments import positive, share, whole
+from strata.cli.options import DEFAULTS, add_source, source
+from strata.config import ModelConfig, SchedulerConfig
+from strata.config.engine import DTYPES
+from strata.errors import OptionError
+from strata.plan.cards import CARDS, find_card, pcie_gbps
+from strata.plan.estimate import Estimate, estimate
+from strata.plan.fit import HOST_SHARE, Machine
+from strata.plan.hardware import available_memory
+from strata.plan.memory import format_bytes
+from strata.plan.speed import Rates
+
+GIB = 1 << 30
+DRAM_GBPS = 50.0
+DISK_GBPS = 3.0
+
+EPILOG = f"""examples:
+  strata plan builtin://smollm2-135m                       on this machine's CPU
+  strata plan Qwen3-30B-A3B/config.json --gpu rtx3090 --pcie 3.0x16 --dram-gbps 60
+  strata plan model.gguf --gpu rtx4090 --ram-gib 64 --dtype int4 --concurrency 8 --max-model-len 8192 --json
+
+MODEL is a directory with a config.json (weights need not be there), a config.json, a store, a .gguf file or
+builtin://NAME. tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'.
+
+cards: {", ".join(CARDS)}
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command and its options."""
+    parser = commands.add_parser(
+        "plan",
+        help="what a model takes, where it fits, how fast it can be",
+        description="Say what a model takes, what fits where, and how fast it can decode, from its config.json alone.",
+        epilog=EPILOG,
+    )
+    parser.set_defaults(run=run)
+    add_source(parser, "MODEL", "--model")
+    parser.add_argument("--dtype", choices=DTYPES, help="bit format of the weights (default: a column for each)")
+    parser.add_argument(
+        "--max-model-len",
+        type=whole(1),
+        metavar="TOKENS",
+        help="tokens of prompt and answer together (default: what the checkpoint declares)",
+    )
+    parser.add_argument(
+        "--concurrency", type=whole(1, 4096), default=1, metavar="N", help="sequences decoded together (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: tables)")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--gpu", metavar="CARD", help="a card by name, e.g. rtx3090 (default: none, the CPU computes)")
+    machine.add_argument(
+        "--vram-gib", type=positive, metavar="GIB", help="memory of the card (default: the named card's)"
+    )
+    machine.add_argument(
+        "--vram-gbps", type=positive, metavar="GB/S", help="read rate of that memory (default: the named card's)"
+    )
+    machine.add_argument(
+        "--gpu-memory-utilization",
+        type=share,
+        default=DEFAULTS.device.gpu_memory_utilization,
+        metavar="SHARE",
+        help=f"share of it to fill, above 0 up to 1 (default: {DEFAULTS.device.gpu_memory_utilization})",
+    )
+    machine.add_argument("--pcie", metavar="LINK", help="the card's link, e.g. 3.0x16 (default: the card's fastest)")
+    machine.add_argument(
+        "--dram-gbps",
+        type=positive,
+        default=DRAM_GBPS,
+        metavar="GB/S",
+        help=f"read rate of host memory; 40 to 70 on desktops and older servers (default: {DRAM_GBPS:.0f})",
+    )
+    machine.add_argument(
+        "--cpu-gbps",
+        type=positive,
+        metavar="GB/S",
+        help="rate of the CPU's expert kernels (default: that of host memory)",
+    )
+    machine.add_argument(
+        "--disk-gbps",
+        type=positive,
+        default=DISK_GBPS,
+        metavar="GB/S",
+        help=f"read rate of the disk (default: {DISK_GBPS:.0f})",
+    )
+    machine.add_argument(
+        "--ram-gib",
+        type=positive,
+        metavar="GIB",
+        help="host memory (default: with --gpu as much as is needed, else what is free on this machine)",
+    )
+    machine.add_argument(
+        "--hit-share",
+        type=share,
+        metavar="SHARE",
+        help="share of a token's experts that VRAM holds (default: the share of all experts that fit there)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print tables, or JSON."""
+    from strata.plan.tables import as_dict, fit_table, parts_table, speed_table
+    from strata.store.peek import peek
+
+    machine = _machine(arguments)
+    name = source(arguments)
+    model = peek(name)
+    config = replace(
+        DEFAULTS,
+        model=name,
+        device=replace(DEFAULTS.device, gpu_memory_utilization=arguments.gpu_memory_utilization),
+        scheduler=SchedulerConfig(max_model_len=arguments.max_model_len, max_num_seqs=arguments.concurrency),
+    )
+    dtypes = (arguments.dtype,) if arguments.dtype else DTYPES
+    found = [estimate(model, replace(config, dtype=dtype), machine, hit_share=arguments.hit_share) for dtype in dtypes]
+    assumptions = _assumptions(arguments, machine, found)
+    if arguments.json:
+        print(json.dumps({"model": name, **as_dict(model, found), "assumptions": assumptions}, indent=1))
+        return 0
+    on_card = machine.vram_bytes is not None
+    print(f"{name}: {_about(model)}\n")
+    sections = (parts_table(model, found), fit_table(found, on_card=on_card), speed_table(found, arguments.concurrency))
+    print("\n\n".join("\n".join(lines) for lines in sections if lines))
+    print("\nassumed:\n" + "\n".join(f"- {line}" for line in assumptions))
+    return 0
+
+
+def _about(model: ModelConfig) -> str:
+    experts = model.experts
+    moe = f", {experts.num_experts_per_tok} of {experts.num_experts} experts a token" if experts else ""
+    return f"{model.architecture}, {model.num_layers} layers{moe}"
+
+
+def _machine(arguments: argparse.Namespace) -> Machine:
+    ram = None if arguments.ram_gib is None else int(arguments.ram_gib * GIB)
+    dram, disk = arguments.dram_gbps * 1e9, arguments.disk_gbps * 1e9
+    if arguments.gpu is None:
+        for option in ("vram_gib", "vram_gbps", "pcie", "hit_share"):
+            if getattr(arguments, option) is not None:
+                raise OptionError(f"--{option.replace('_', '-')} is given without --gpu; name the card that it is of")
+        return Machine(None, ram if ram is not None else available_memory(), Rates(device=dram, disk=disk))
+    card = find_card(arguments.gpu)
+    return Machine(
+        vram_bytes=int((arguments.vram_gib or card.vram_gib) * GIB),
+        ram_bytes=ram,
+        rates=Rates(
+            device=(arguments.vram_gbps or card.vram_gbps) * 1e9,
+            pcie=pcie_gbps(arguments.pcie or card.pcie) * 1e9,
+            cpu=(arguments.cpu_gbps or arguments.dram_gbps) * 1e9,
+            dram=dram,
+            disk=disk,
+        ),
+    )
+
+
+def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Estimate]) -> list[str]:
+    rates = machine.rates
+    bytes_only = "nothing but bytes is counted: no arithmetic, no launches, no sampling; prefill is not in it"
+    if machine.vram_bytes is None:
+        ram = format_bytes(machine.ram_bytes or 0)
+        rate = f"{rates.device / 1e9:.0f} GB/s"
+        return [
+            f"the CPU computes and reads {ram} of RAM, of which {HOST_SHARE:.0%} may be filled, at {rate}",
+            bytes_only,
+        ]
+    card = find_card(arguments.gpu)
+    lines = [
+        f"{card.title}: {format_bytes(machine.vram_bytes)} of VRAM, read at {rates.device / 1e9:.0f} GB/s",
+        bytes_only,
+    ]
+    if not any(item.fit.ram_experts for item in found):
+        return lines
+    if machine.ram_bytes is not None:
+        lines.append(f"{format_bytes(machine.ram_bytes)} of RAM, {HOST_SHARE:.0%} of it for experts")
+    return [
+        *lines,
+        f"PCIe {arguments.pcie or card.pcie} carries {rates.pcie / 1e9:.1f} GB/s, expert kernels on the CPU reach "
+        f"{rates.cpu / 1e9:.0f}; both together no more than host memory, {rates.dram / 1e9:.0f}",
+        f"the disk is read at {rates.disk / 1e9:.1f} GB/s",
+        "every expert is taken as often as any other; real routing is uneven, which helps a cache in VRAM",
+        "experts beyond VRAM are not served by this version yet: it needs all of them to fit",
+    ]

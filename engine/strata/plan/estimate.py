@@ -1,0 +1,74 @@
+"""A model on a machine, before either is there: bytes, places and bounds on speed, for each bit format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strata.config import EngineConfig, ModelConfig
+from strata.plan.fit import Fit, Machine, fit
+from strata.plan.parts import WeightParts, weight_parts
+from strata.plan.speed import Rates, Roofline, Shares, roofline, step_bytes
+
+KV_BYTES = 2  # of an element of KV cache and activations: bf16
+SHORT_CONTEXT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Decoding at a context of so many tokens. ``best`` uses every leg that the machine has; ``pcie_only`` and
+    ``cpu_only`` serve misses over one, None where nothing is missed."""
+
+    context: int
+    best: Roofline
+    pcie_only: Roofline | None
+    cpu_only: Roofline | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One bit format. ``bounds`` are empty where the model does not fit."""
+
+    dtype: str
+    parts: WeightParts
+    fit: Fit
+    bounds: tuple[Bound, ...]
+
+
+def estimate(model: ModelConfig, config: EngineConfig, machine: Machine, *, hit_share: float | None = None) -> Estimate:
+    """Plan ``model`` in ``config.dtype`` for ``config.scheduler.max_num_seqs`` sequences of ``max_model_len`` tokens.
+
+    ``hit_share``: share of a token's experts that are found in VRAM; None takes the share of experts that are there.
+    Raises OptionError for a ``max_model_len`` beyond the checkpoint's positions, UnsupportedModelError for an
+    architecture that Strata does not run.
+    """
+    parts = weight_parts(model, config.dtype)
+    placed = fit(model, parts, config, machine, element_bytes=KV_BYTES)
+    if placed.problem is not None:
+        return Estimate(config.dtype, parts, placed, ())
+    shares = _with_hits(placed.shares, hit_share)
+    contexts = sorted({min(SHORT_CONTEXT, placed.max_model_len), placed.max_model_len})
+    bounds = tuple(
+        _bound(model, parts, machine.rates, shares, context, config.scheduler.max_num_seqs) for context in contexts
+    )
+    return Estimate(config.dtype, parts, placed, bounds)
+
+
+def _with_hits(shares: Shares, hit_share: float | None) -> Shares:
+    missed = 1 - shares.vram
+    if hit_share is None or missed <= 0:
+        return shares
+    scale = (1 - hit_share) / missed
+    return Shares(hit_share, shares.ram * scale, shares.disk * scale)
+
+
+def _bound(model: ModelConfig, parts: WeightParts, rates: Rates, shares: Shares, context: int, num_seqs: int) -> Bound:
+    step = step_bytes(model, parts, context=context, num_seqs=num_seqs, element_bytes=KV_BYTES)
+    best = roofline(step, rates, shares)
+    if not shares.ram:
+        return Bound(context, best, None, None)
+    return Bound(
+        context,
+        best,
+        pcie_only=roofline(step, replace(rates, cpu=0.0), shares) if rates.pcie else None,
+        cpu_only=roofline(step, replace(rates, pcie=0.0), shares) if rates.cpu else None,
+    )

@@ -1,0 +1,103 @@
+"""Bytes of a model's weights, part by part: what a store of a bit format keeps, and what one token reads of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from strata import quant
+from strata.config import ModelConfig
+from strata.plan.shape import Role, TensorSpec, needed, stored_format
+
+PLAIN_BYTES = 2  # of a number in a norm, bias or sink, which keep the source's type: bf16 as a rule
+
+
+@dataclass(frozen=True, slots=True)
+class WeightParts:
+    """Bytes of each part. ``dense``: MLPs of layers without experts, and experts that every token passes."""
+
+    embedding: float
+    head: float  # 0: the embedding is the head, too
+    attention: float
+    dense: float
+    router: float
+    norms: float
+    expert: float  # one routed expert
+    num_experts: int  # routed experts of all layers
+    experts_per_token: int  # of all layers
+    vocab_size: int
+
+    @property
+    def experts(self) -> float:
+        """All routed experts."""
+        return self.expert * self.num_experts
+
+    @property
+    def shared(self) -> float:
+        """Everything but the routed experts."""
+        return self.embedding + self.head + self.attention + self.dense + self.router + self.norms
+
+    @property
+    def total(self) -> float:
+        return self.shared + self.experts
+
+    @property
+    def shared_per_token(self) -> float:
+        """What every token reads beside its experts: all of ``shared``, but one row only of an embedding that is not
+        the head as well."""
+        unread = self.embedding * (1 - 1 / self.vocab_size) if self.head else 0.0
+        return self.shared - unread
+
+    @property
+    def experts_per_token_bytes(self) -> float:
+        """The routed experts that one token takes."""
+        return self.expert * self.experts_per_token
+
+
+def weight_parts(model: ModelConfig, dtype: str) -> WeightParts:
+    """The parts in a store of ``dtype``. Raises UnsupportedModelError for an architecture that Strata does not run."""
+    return sum_parts(model, lambda spec: stored_bytes(spec, dtype))
+
+
+def stored_bytes(spec: TensorSpec, dtype: str) -> int:
+    """Bytes of one tensor in a store of ``dtype``."""
+    name = stored_format(spec, dtype)
+    if name is None:
+        return PLAIN_BYTES * prod(spec.shape)
+    rows, cols = spec.shape
+    return quant.get(name).num_bytes(rows, cols)
+
+
+def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> WeightParts:
+    """The parts when a tensor takes ``size(spec)`` bytes."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for spec in needed(model):
+        total[_part(spec)] += size(spec)
+    num_expert_layers = sum(model.expert_layers)
+    num_experts = model.experts.num_experts * num_expert_layers if model.experts else 0
+    return WeightParts(
+        embedding=total["embedding"],
+        head=total["head"],
+        attention=total["attention"],
+        dense=total["dense"],
+        router=total["router"],
+        norms=total["norms"],
+        expert=total["experts"] / num_experts if num_experts else 0,
+        num_experts=num_experts,
+        experts_per_token=model.experts.num_experts_per_tok * num_expert_layers if model.experts else 0,
+        vocab_size=model.vocab_size,
+    )
+
+
+def _part(spec: TensorSpec) -> str:
+    if spec.expert is not None:
+        return "experts"
+    if spec.role is Role.EMBEDDING:
+        return "head" if spec.name == "lm_head.weight" else "embedding"
+    if spec.role is Role.ROUTER or spec.name.endswith(".mlp.gate.bias"):
+        return "router"
+    if ".self_attn." in spec.name:
+        return "attention"
+    return "dense" if ".mlp." in spec.name else "norms"

@@ -1,0 +1,114 @@
+"""How fast decoding can be at most: bytes that a step moves over the rates at which they move.
+
+    t_step = (D + h*A + B*K(L)) / G  +  r*A / min(P + C, M)  +  d*A / S  +  t_sync        tok/s = B / t_step
+
+    D  bytes of the weights that every step reads          G  read rate of the memory of the device that computes
+    A  bytes of the routed experts that a step reads       P  PCIe to the card      C  the CPU's expert kernels
+    h, r, d  shares of A in VRAM, in host memory, on disk  M  host memory           S  the disk
+    K(L)  bytes of one sequence's KV at context L          B  sequences decoded together
+
+It is a bound from below on time: arithmetic, launches and caches are not in it, and a term never hides behind another
+where both use the same memory. On a CPU everything is read from host memory: G = M and h = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.config import ModelConfig
+from strata.plan.parts import WeightParts
+
+# One round trip from a CUDA graph to a CPU thread and back by stream memory operations, once a layer that has a miss.
+# 3.3 us for a spinning kernel, 30 to 50 us for a host function.
+SYNC_SECONDS = 6.5e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second. ``device``: the memory that the computing device reads; the rest serves experts beyond it."""
+
+    device: float
+    pcie: float = 0.0
+    cpu: float = 0.0
+    dram: float = 0.0
+    disk: float = 0.0
+
+    @property
+    def misses(self) -> float:
+        """Experts from host memory, over both legs: both of them read that memory."""
+        return min(self.pcie + self.cpu, self.dram)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Where a step finds the bytes of its experts; the three make 1."""
+
+    vram: float = 1.0
+    ram: float = 0.0
+    disk: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """What one decode step of ``num_seqs`` sequences reads. ``sync_layers``: layers whose misses the CPU may serve."""
+
+    weights: float
+    experts: float
+    kv: float
+    num_seqs: int
+    sync_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Seconds of a step by what they go to; ``tokens_per_second`` of all sequences together."""
+
+    seconds: dict[str, float]
+    tokens_per_second: float
+
+    @property
+    def limit(self) -> str:
+        """The term that takes most of the step."""
+        return max(self.seconds, key=lambda name: self.seconds[name])
+
+
+def step_bytes(
+    model: ModelConfig, parts: WeightParts, *, context: int, num_seqs: int = 1, element_bytes: int = 2
+) -> StepBytes:
+    """A step in which each of ``num_seqs`` sequences has ``context`` tokens in a KV cache of ``element_bytes``."""
+    experts = 0.0
+    num_expert_layers = sum(model.expert_layers)
+    if model.experts is not None:
+        distinct = distinct_experts(model.experts.num_experts, model.experts.num_experts_per_tok, num_seqs)
+        experts = distinct * num_expert_layers * parts.expert
+    kv = num_seqs * kv_read_bytes(model, context, element_bytes)
+    return StepBytes(parts.shared_per_token, experts, kv, num_seqs, num_expert_layers)
+
+
+def distinct_experts(num_experts: int, top_k: int, num_tokens: int) -> float:
+    """Experts of a layer that ``num_tokens`` tokens take together, when each draws its ``top_k`` evenly and on its own:
+    n * (1 - (1 - k/n)^tokens). Real routing is uneven, so that it is fewer."""
+    return num_experts * (1.0 - (1.0 - top_k / num_experts) ** num_tokens)
+
+
+def kv_read_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
+    """Bytes of KV cache that a token at position ``context`` reads; a layer with a sliding window reads no more than
+    that."""
+    positions = sum(context if window is None else min(context, window) for window in model.windows)
+    return 2 * model.num_kv_heads * model.head_dim * element_bytes * positions
+
+
+def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> Roofline:  # noqa: B008 - frozen
+    """The bound for one step. A rate of 0 where bytes must move gives 0 tok/s."""
+    seconds = {"device memory": _over(step.weights + shares.vram * step.experts + step.kv, rates.device)}
+    if shares.ram and step.experts:
+        seconds["experts from host memory"] = _over(shares.ram * step.experts, rates.misses)
+        if rates.cpu:
+            seconds["synchronising with the CPU"] = step.sync_layers * SYNC_SECONDS
+    if shares.disk and step.experts:
+        seconds["experts from disk"] = _over(shares.disk * step.experts, rates.disk)
+    return Roofline(seconds, step.num_seqs / sum(seconds.values()))
+
+
+def _over(num_bytes: float, rate: float) -> float:
+    return num_bytes / rate if rate else float("inf")

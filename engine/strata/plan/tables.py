@@ -1,0 +1,152 @@
+"""Estimates as text for people and as JSON for programs; one column or entry for each bit format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from strata.config import ModelConfig
+from strata.plan.estimate import KV_BYTES, Bound, Estimate
+from strata.plan.memory import format_bytes, kv_token_bytes
+from strata.plan.speed import Roofline
+
+_NAME_WIDTH, _WIDTH = 36, 14
+
+
+def parts_table(model: ModelConfig, estimates: Sequence[Estimate]) -> list[str]:
+    """Bytes of every part of the model, and of what a token reads."""
+    kv_token = kv_token_bytes(model, KV_BYTES)
+    fit = estimates[0].fit
+    lines = [_row("weights", [estimate.dtype for estimate in estimates])]
+    rows: list[tuple[str, Callable[[Estimate], float]]] = [
+        ("embedding, also the head" if model.tie_word_embeddings else "embedding", lambda e: e.parts.embedding),
+        ("head", lambda e: e.parts.head),
+        ("attention", lambda e: e.parts.attention),
+        ("dense MLPs", lambda e: e.parts.dense),
+        ("routers", lambda e: e.parts.router),
+        ("norms", lambda e: e.parts.norms),
+    ]
+    rows += [
+        ("routed experts", lambda e: e.parts.experts),
+        (f"  one of {estimates[0].parts.num_experts}", lambda e: e.parts.expert),
+        ("all weights", lambda e: e.parts.total),
+        ("read for a token, without experts", lambda e: e.parts.shared_per_token),
+        ("read for a token, experts", lambda e: e.parts.experts_per_token_bytes),
+    ]
+    lines += [_bytes_row(name, estimates, size) for name, size in rows if any(size(e) for e in estimates)]
+    lines += [
+        "",
+        f"KV cache (bf16): {format_bytes(kv_token)} a token, {format_bytes(kv_token * fit.max_model_len)} for "
+        f"{fit.max_model_len} tokens",
+    ]
+    return lines
+
+
+def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
+    """What lies where, and what to change where it does not fit."""
+    first = estimates[0].fit
+    memory = "VRAM" if on_card else "RAM"
+    lines = [
+        _row(f"{memory}", [estimate.dtype for estimate in estimates]),
+        _bytes_row("may be filled", estimates, lambda e: e.fit.capacity),
+        _bytes_row("weights without experts", estimates, lambda e: e.fit.shared),
+        _bytes_row(f"KV cache, {first.num_seqs} x {first.max_model_len} tokens", estimates, lambda e: e.fit.kv),
+        _bytes_row("workspace", estimates, lambda e: e.fit.workspace),
+    ]
+    if first.num_experts:
+        lines.append(_row(f"experts of {first.num_experts}", [_experts(e) for e in estimates]))
+        lines.append(_bytes_row("  in bytes", estimates, lambda e: e.fit.slots * e.fit.expert))
+    lines.append(_row("left over", [_left(e) for e in estimates]))
+    if on_card and first.num_experts:
+        lines.append(_bytes_row("host RAM: experts", estimates, lambda e: e.fit.ram_experts * e.fit.expert))
+        if any(e.fit.disk_experts for e in estimates):
+            lines.append(_bytes_row("disk: experts beyond RAM", estimates, lambda e: e.fit.disk_experts * e.fit.expert))
+    lines.append(_bytes_row("disk: the store", estimates, lambda e: e.parts.total))
+    lines += [f"{e.dtype} does not fit: {e.fit.problem}." for e in estimates if e.fit.problem]
+    return lines
+
+
+def speed_table(estimates: Sequence[Estimate], num_seqs: int) -> list[str]:
+    """tok/s at most, and which term takes most of a step."""
+    fitting = [estimate for estimate in estimates if estimate.bounds]
+    if not fitting:
+        return []
+    lines = [_row(f"decode, tok/s at most ({num_seqs} at once)", [estimate.dtype for estimate in fitting])]
+    for index in range(max(len(e.bounds) for e in fitting)):
+        bounds = [e.bounds[index] for e in fitting]
+        lines.append(_row(f"at {bounds[0].context} tokens of context", [_rate(b.best) for b in bounds]))
+        if any(bound.pcie_only for bound in bounds):
+            lines.append(_row("  misses over PCIe alone", [_rate(b.pcie_only) for b in bounds]))
+            lines.append(_row("  misses on the CPU alone", [_rate(b.cpu_only) for b in bounds]))
+        lines.append(_row("  limit", [_share_of_limit(b.best) for b in bounds]))
+    limits = dict.fromkeys(bound.best.limit for e in fitting for bound in e.bounds)
+    return [*lines, f"limit: share of a step that goes to {' or '.join(limits)}"]
+
+
+def as_dict(model: ModelConfig, estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Sizes in bytes, times in seconds, rates in tokens a second."""
+    return {
+        "architecture": model.architecture,
+        "kv_bytes_per_token": kv_token_bytes(model, KV_BYTES),
+        "dtypes": {estimate.dtype: _estimate_dict(estimate) for estimate in estimates},
+    }
+
+
+def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
+    parts, fit = estimate.parts, estimate.fit
+    return {
+        "weights": {
+            **asdict(parts),
+            "experts": parts.experts,
+            "total": parts.total,
+            "shared_per_token": parts.shared_per_token,
+            "experts_per_token_bytes": parts.experts_per_token_bytes,
+        },
+        "fit": {**asdict(fit), "free": fit.free, "fits": fit.problem is None},
+        "decode": [_bound_dict(bound) for bound in estimate.bounds],
+    }
+
+
+def _bound_dict(bound: Bound) -> dict[str, Any]:
+    return {
+        "context": bound.context,
+        "tokens_per_second": bound.best.tokens_per_second,
+        "seconds": bound.best.seconds,
+        "limit": bound.best.limit,
+        "pcie_only_tokens_per_second": bound.pcie_only.tokens_per_second if bound.pcie_only else None,
+        "cpu_only_tokens_per_second": bound.cpu_only.tokens_per_second if bound.cpu_only else None,
+    }
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<{_NAME_WIDTH}}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+
+
+def _bytes_row(name: str, estimates: Sequence[Estimate], size: Callable[[Estimate], float]) -> str:
+    return _row(name, [format_bytes(int(value)) if (value := size(estimate)) else "-" for estimate in estimates])
+
+
+def _experts(estimate: Estimate) -> str:
+    fit = estimate.fit
+    return f"{fit.slots} ({100 * fit.slots // fit.num_experts} %)"
+
+
+def _left(estimate: Estimate) -> str:
+    return "does not fit" if estimate.fit.problem else format_bytes(estimate.fit.free)
+
+
+def _rate(line: Roofline | None) -> str:
+    return "-" if line is None else f"{line.tokens_per_second:.1f}"
+
+
+def _share_of_limit(line: Roofline) -> str:
+    return f"{_SHORT[line.limit]} {100 * line.seconds[line.limit] / sum(line.seconds.values()):.0f} %"
+
+
+_SHORT = {
+    "device memory": "memory",
+    "experts from host memory": "host",
+    "synchronising with the CPU": "sync",
+    "experts from disk": "disk",
+}

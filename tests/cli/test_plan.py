@@ -1,0 +1,121 @@
+"""`strata plan` from the config.json of public models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.cli.main import main
+from strata.store.peek import peek
+from tests.plan.configs import path, public
+
+QWEN = str(path("qwen3-30b-a3b"))
+CARD = ["--gpu", "rtx3090", "--pcie", "3.0x16", "--dram-gbps", "60", "--max-model-len", "8192"]
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["plan", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_part_and_place_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", QWEN, *CARD]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "8 of 128 experts a token",
+        "attention",
+        "routed experts",
+        "one of 6144",
+        "KV cache (bf16): 96.0 KiB a token, 768.0 MiB for 8192 tokens",
+        "workspace",
+        "host RAM: experts",
+        "disk: the store",
+        "misses over PCIe alone",
+        "limit",
+        "GeForce RTX 3090: 24.0 GiB of VRAM, read at 936 GB/s",
+        "PCIe 3.0x16 carries 12.0 GB/s",
+    ):
+        assert words in out, words
+    assert "dense MLPs" not in out, "the model has none"
+
+
+def test_json_holds_what_the_tables_say(capsys: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capsys, QWEN, *CARD)
+    assert set(found["dtypes"]) >= {"bf16", "int8", "int4"}
+    int4 = found["dtypes"]["int4"]
+    assert int4["fit"]["fits"] is True
+    assert [line["context"] for line in int4["decode"]] == [1024, 8192]
+    assert int4["decode"][0]["limit"] == "device memory"
+    assert found["dtypes"]["bf16"]["decode"][0]["limit"] == "experts from host memory"
+    assert found["kv_bytes_per_token"] == 2 * 48 * 4 * 128 * 2
+
+
+def test_flags_reach_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    def speed(*more: str) -> float:
+        found = as_json(capsys, QWEN, *CARD, "--dtype", "bf16", *more)
+        return float(found["dtypes"]["bf16"]["decode"][0]["tokens_per_second"])
+
+    plain = speed()
+    assert speed("--vram-gib", "48") > plain
+    assert speed("--vram-gbps", "2000") > plain
+    assert speed("--hit-share", "0.9") > plain
+    assert speed("--dram-gbps", "30") < plain
+    assert speed("--cpu-gbps", "10") < plain
+    assert speed("--ram-gib", "32") < plain, "some experts are on disk"
+    assert speed("--ram-gib", "32", "--disk-gbps", "6") > speed("--ram-gib", "32")
+    assert speed("--gpu-memory-utilization", "0.5") < plain
+    assert speed("--concurrency", "4") > plain
+
+
+def test_without_a_card_this_machine_s_memory_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capsys, "builtin://smollm2-135m", "--dtype", "int4")
+    assert found["dtypes"]["int4"]["fit"]["fits"] is True
+    assert "the CPU computes" in found["assumptions"][0]
+    little = as_json(capsys, "builtin://smollm2-135m", "--dtype", "int4", "--ram-gib", "0.1")
+    assert "are missing" in little["dtypes"]["int4"]["fit"]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu", "rtx1"], "known: "),
+        (["--gpu", "rtx3090", "--pcie", "9"], "e.g. 3.0x16"),
+        (["--pcie", "3.0x16"], "--pcie is given without --gpu"),
+        (["--hit-share", "0.5"], "--hit-share is given without --gpu"),
+        (["--gpu", "rtx3090", "--dram-gbps", "0"], "a number above 0"),
+        (["--max-model-len", "50000"], "40960"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", QWEN, *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_torch_is_not_needed() -> None:
+    code = (
+        "import sys\n"
+        "from strata.cli.main import main\n"
+        f"assert main(['plan', {QWEN!r}, '--gpu', 'rtx4090']) == 0\n"
+        "assert main(['plan', 'builtin://smollm2-135m']) == 0\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stderr.splitlines()[-1] == "False"
+
+
+# --- where a shape is read from
+
+
+def test_a_directory_needs_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(path("qwen3-8b").read_text())
+    assert peek(str(tmp_path)) == peek(str(tmp_path / "config.json")) == public("qwen3-8b")
+
+
+def test_a_gguf_tells_its_shape_in_its_header() -> None:
+    model = peek("builtin://smollm2-135m")
+    assert (model.num_layers, model.hidden_size, model.vocab_size) == (30, 576, 49152)

@@ -1,0 +1,175 @@
+"""Where public models lie on public cards, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from strata.config import DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
+from strata.errors import OptionError
+from strata.plan.cards import CARDS, find_card, pcie_gbps
+from strata.plan.estimate import estimate
+from strata.plan.fit import HOST_SHARE, Fit, Machine, fit
+from strata.plan.memory import kv_token_bytes
+from strata.plan.parts import weight_parts
+from strata.plan.speed import Rates, Shares
+from tests.plan.configs import public
+
+GIB = 1 << 30
+RATES = Rates(device=936e9, pcie=12e9, cpu=60e9, dram=60e9, disk=3e9)
+
+
+def settings(max_model_len: int | None = 8192, num_seqs: int = 1) -> EngineConfig:
+    return EngineConfig(
+        model="m",
+        dtype="int4",
+        device=DeviceConfig(gpu_memory_utilization=0.9),
+        scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=num_seqs),
+    )
+
+
+def place(
+    name: str, *, vram_gib: float | None = 24, ram_gib: float | None = None, config: EngineConfig | None = None
+) -> Fit:
+    model = public(name)
+    machine = Machine(
+        vram_bytes=None if vram_gib is None else int(vram_gib * GIB),
+        ram_bytes=None if ram_gib is None else int(ram_gib * GIB),
+        rates=RATES,
+    )
+    return fit(model, weight_parts(model, "int4"), config or settings(), machine, element_bytes=2)
+
+
+def test_a_model_that_fits_leaves_host_memory_alone() -> None:
+    found = place("qwen3-30b-a3b")
+    assert found.problem is None
+    assert found.slots == found.num_experts == 48 * 128
+    assert (found.ram_experts, found.disk_experts) == (0, 0)
+    assert found.shares == Shares(1, 0, 0)
+    assert found.kv == 8192 * kv_token_bytes(public("qwen3-30b-a3b"), 2)
+    assert found.free == found.capacity - found.shared - found.kv - found.workspace - found.slots * found.expert > 0
+
+
+def test_what_a_card_has_left_takes_experts_and_the_host_holds_all() -> None:
+    found = place("gpt-oss-120b", ram_gib=128)
+    assert 0 < found.slots < found.num_experts == found.ram_experts
+    assert found.disk_experts == 0
+    assert 0 <= found.free < found.expert, "another expert would not fit"
+    assert found.shares == Shares(found.slots / 4608, 1 - found.slots / 4608, 0)
+
+
+def test_what_the_host_cannot_hold_is_on_disk() -> None:
+    found = place("gpt-oss-120b", ram_gib=32)
+    assert found.ram_experts == int(32 * GIB * HOST_SHARE // found.expert)
+    assert found.ram_experts + found.disk_experts == 4608
+    shares = found.shares
+    assert shares.vram + shares.ram + shares.disk == pytest.approx(1)
+    assert shares.disk / shares.ram == pytest.approx(found.disk_experts / found.ram_experts)
+
+
+def test_a_cpu_reads_everything_from_its_memory() -> None:
+    found = place("qwen3-30b-a3b", vram_gib=None, ram_gib=32)
+    assert found.problem is None
+    assert (found.slots, found.ram_experts) == (found.num_experts, 0)
+    assert found.capacity == int(32 * GIB * HOST_SHARE)
+    too_small = place("qwen3-30b-a3b", vram_gib=None, ram_gib=16)
+    assert too_small.problem is not None
+    assert "more memory is needed" in too_small.problem
+
+
+def fits_with(config: EngineConfig) -> bool:
+    return place("qwen3-8b", config=config).problem is None
+
+
+def test_advice_names_the_largest_settings_that_fit() -> None:
+    asked = settings(max_model_len=40960, num_seqs=8)
+    problem = place("qwen3-8b", config=asked).problem
+    assert problem is not None
+    match = re.search(r"a max_model_len of (\d+) or a concurrency of (\d+)$", problem)
+    assert match is not None, problem
+    length, num_seqs = int(match[1]), int(match[2])
+
+    def changed(**values: int) -> EngineConfig:
+        return replace(asked, scheduler=replace(asked.scheduler, **values))
+
+    assert fits_with(changed(max_model_len=length))
+    assert not fits_with(changed(max_model_len=length + 1))
+    assert fits_with(changed(max_num_seqs=num_seqs))
+    assert not fits_with(changed(max_num_seqs=num_seqs + 1))
+
+
+def test_weights_that_do_not_fit_ask_for_another_dtype_or_card() -> None:
+    problem = place("qwen3-8b", vram_gib=4).problem
+    assert problem is not None
+    assert "a smaller dtype or a card with more memory is needed" in problem
+
+
+def test_more_context_than_the_checkpoint_has_is_refused() -> None:
+    with pytest.raises(OptionError, match="40960"):
+        place("qwen3-8b", config=settings(max_model_len=50_000))
+
+
+# --- estimates: fit and speed together
+
+
+def planned(model: ModelConfig, *, vram_gib: float, hit_share: float | None = None, rates: Rates = RATES) -> float:
+    machine = Machine(int(vram_gib * GIB), None, rates)
+    return estimate(model, settings(), machine, hit_share=hit_share).bounds[0].best.tokens_per_second
+
+
+def test_more_vram_is_faster_until_everything_fits() -> None:
+    model = public("qwen3-30b-a3b")
+    speeds = [planned(model, vram_gib=size) for size in (4, 8, 16, 24, 48)]
+    assert speeds == sorted(speeds)
+    assert speeds[3] == speeds[4]
+
+
+def test_a_better_hit_share_is_faster() -> None:
+    model = public("gpt-oss-120b")
+    assert planned(model, vram_gib=24, hit_share=0.9) > planned(model, vram_gib=24, hit_share=0.5)
+
+
+def test_one_leg_is_slower_than_both() -> None:
+    machine = Machine(24 * GIB, None, replace(RATES, cpu=30e9))
+    for bound in estimate(public("gpt-oss-120b"), settings(), machine).bounds:
+        assert bound.pcie_only is not None
+        assert bound.cpu_only is not None
+        assert bound.pcie_only.tokens_per_second < bound.cpu_only.tokens_per_second < bound.best.tokens_per_second
+
+
+def test_no_bound_is_given_for_what_does_not_fit() -> None:
+    machine = Machine(4 * GIB, None, RATES)
+    found = estimate(public("qwen3-8b"), settings(), machine)
+    assert found.fit.problem is not None
+    assert found.bounds == ()
+
+
+# --- names of cards and links
+
+
+@pytest.mark.parametrize("name", ["rtx3090", "RTX 3090", "geforce-rtx-3090", "GeForce RTX 3090"])
+def test_a_card_has_many_spellings(name: str) -> None:
+    assert find_card(name) == CARDS["rtx3090"]
+
+
+def test_an_unknown_card_lists_the_known() -> None:
+    with pytest.raises(OptionError, match=r"'rtx3099' is not known; known: .*rtx3090.*rtx4090"):
+        find_card("rtx3099")
+
+
+@pytest.mark.parametrize(("link", "rate"), [("3.0x16", 12), ("4x8", 12.5), ("PCIe 5.0 x16", 50), ("3.0x4", 3)])
+def test_links(link: str, rate: float) -> None:
+    assert pcie_gbps(link) == rate
+
+
+@pytest.mark.parametrize("link", ["", "x16", "3.0", "3.0x3", "7.0x16", "3.0x160"])
+def test_a_link_that_does_not_exist(link: str) -> None:
+    with pytest.raises(OptionError, match=r"e\.g\. 3\.0x16"):
+        pcie_gbps(link)
+
+
+def test_every_card_names_a_link_that_exists() -> None:
+    for card in CARDS.values():
+        assert pcie_gbps(card.pcie) > 0
