@@ -38,7 +38,7 @@ def test_the_design_s_table_of_bytes(name: str, active: float, other: float, all
 
 
 def test_our_int4_takes_4_63_bits_and_int8_heads() -> None:
-    """What a store really holds: 4.63 bits for matrices whose rows have whole superblocks, 8.5 for embedding and head."""
+    """What a store really holds: 4.63 bits where rows have whole superblocks, 8.5 for embedding and head."""
     model = public("qwen3-30b-a3b")
     ours, plain = weight_parts(model, "int4"), sum_parts(model, lambda spec: prod(spec.shape) * 4.625 / 8)
     assert ours.expert == pytest.approx(plain.expert, rel=0.001)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from strata.cli.arguments import positive, share, whole
 from strata.cli.options import DEFAULTS, add_source, source
@@ -119,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=replace(DEFAULTS.device, gpu_memory_utilization=arguments.gpu_memory_utilization),
         scheduler=SchedulerConfig(max_model_len=arguments.max_model_len, max_num_seqs=arguments.concurrency),
     )
-    dtypes = (arguments.dtype,) if arguments.dtype else DTYPES
+    dtypes: Sequence[Any] = (arguments.dtype,) if arguments.dtype else DTYPES
     found = [estimate(model, replace(config, dtype=dtype), machine, hit_share=arguments.hit_share) for dtype in dtypes]
     assumptions = _assumptions(arguments, machine, found)
     if arguments.json:

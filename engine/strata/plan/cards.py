@@ -49,7 +49,7 @@ _PCIE_X16_GBPS = {1: 3.0, 2: 6.0, 3: 12.0, 4: 25.0, 5: 50.0}
 
 
 def find_card(name: str) -> Card:
-    """The card that is called ``name``, whatever its case, spaces and hyphens. Raises OptionError with the known ones."""
+    """The card called ``name``, whatever its case, spaces and hyphens. Raises OptionError with the known ones."""
     cards = {_plain(key): card for key, card in CARDS.items()}
     card = cards.get(_plain(name))
     if card is None:

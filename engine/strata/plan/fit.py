@@ -1,4 +1,4 @@
-"""What lies where: weights, KV cache and experts over VRAM, host memory and disk, and what to change if they do not fit.
+"""What lies where: weights, KV cache and experts over VRAM, host memory and disk; what to change if they do not fit.
 
 Everything but the routed experts must be in the memory of the device that computes, KV cache and workspace beside it.
 What is left of a card takes experts, each in a slot. If that is not all of them, VRAM is a cache and host memory holds
@@ -118,7 +118,7 @@ def _advice(
 
 
 def _largest(below: int, holds: Callable[[int], bool]) -> int:
-    """The largest whole number under ``below`` of which ``holds`` is true, if it is true of all smaller ones; else 0."""
+    """The largest whole number under ``below`` that ``holds``, as all smaller ones must; 0 if none does."""
     low, high = 0, below  # holds(low) or low == 0; not holds(high)
     while high - low > 1:
         middle = (low + high) // 2

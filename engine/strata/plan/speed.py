@@ -98,7 +98,7 @@ def kv_read_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
     return 2 * model.num_kv_heads * model.head_dim * element_bytes * positions
 
 
-def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> Roofline:  # noqa: B008 - frozen
+def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> Roofline:
     """The bound for one step. A rate of 0 where bytes must move gives 0 tok/s."""
     seconds = {"device memory": _over(step.weights + shares.vram * step.experts + step.kv, rates.device)}
     if shares.ram and step.experts:
