@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import strata
-from strata.cli import bench, chat, convert, plan, serve
+from strata.cli import bench, chat, convert, doctor, plan, serve
 from strata.cli.arguments import Parser
 from strata.errors import OptionError, StrataError, UsageError
 
@@ -33,7 +33,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for module in (serve, chat, convert, plan, bench):
+    for module in (serve, chat, convert, plan, doctor, bench):
         module.add_parser(commands)
     version = commands.add_parser("version", help="print the version", description="Print the version.")
     version.set_defaults(run=_print_version)

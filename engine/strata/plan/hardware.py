@@ -13,17 +13,38 @@ _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2^63 where there is no li
 def num_cpus(root: Path = Path("/")) -> int:
     """CPUs that this process may keep busy: its affinity, and the control groups' quota rounded up."""
     cpus = len(os.sched_getaffinity(0))
-    for directory in _cgroup_directories(root, "cpu"):
-        quota = _cpu_quota(directory)
-        if quota is not None:
-            cpus = min(cpus, math.ceil(quota))
+    quota = cpu_limit(root)
+    if quota is not None:
+        cpus = min(cpus, math.ceil(quota))
     return max(1, cpus)
+
+
+def cpu_limit(root: Path = Path("/")) -> float | None:
+    """CPUs' worth of time that the tightest control group allows; None where none limits it."""
+    quotas = [quota for directory in _cgroup_directories(root, "cpu") if (quota := _cpu_quota(directory)) is not None]
+    return min(quotas, default=None)
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that the tightest control group allows; None where none limits it."""
+    limits = [
+        limit
+        for directory in _cgroup_directories(root, "memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (limit := _number(directory / name)) is not None and limit < _UNLIMITED
+    ]
+    return min(limits, default=None)
+
+
+def total_memory(root: Path = Path("/")) -> int:
+    """Bytes of the host's memory."""
+    return _meminfo(root, "MemTotal")
 
 
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes of memory that this process may still take: what the host has free, and what every control group above it
     leaves. Page cache that can be dropped counts as free."""
-    available = _meminfo(root)
+    available = _meminfo(root, "MemAvailable")
     for directory in _cgroup_directories(root, "memory"):
         left = _memory_left(directory)
         if left is not None:
@@ -31,12 +52,12 @@ def available_memory(root: Path = Path("/")) -> int:
     return max(0, available)
 
 
-def _meminfo(root: Path) -> int:
+def _meminfo(root: Path, key: str) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name == "MemAvailable":
+        if name == key:
             return int(value.split()[0]) * 1024
-    raise OSError(f"{root / 'proc/meminfo'} names no MemAvailable")
+    raise OSError(f"{root / 'proc/meminfo'} names no {key}")
 
 
 def _cgroup_directories(root: Path, controller: str) -> Iterator[Path]:

@@ -1,0 +1,46 @@
+"""`strata doctor` on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strata.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_this_machine_can_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "builtin://smollm2-135m"]) == 0
+    out = capsys.readouterr().out
+    for topic in (
+        "cpu features",
+        "NUMA",
+        "memory",
+        "memlock",
+        "hugepages",
+        "/dev/shm",
+        "cache",
+        "packages",
+        "tokenizer",
+    ):
+        assert f"  {topic} " in out, topic
+    assert "FAIL" not in out
+
+
+def test_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "/no/such/model"]) == 1
+    assert "FAIL  model" in capsys.readouterr().out
+
+
+def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "/no/such/model", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)
+    assert {tuple(finding) for finding in findings} == {("topic", "level", "message", "advice")}
+    assert findings[-1]["level"] == "FAIL"
+    assert findings[-1]["advice"]

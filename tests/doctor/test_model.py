@@ -1,0 +1,115 @@
+"""Findings about a model's files: real ones, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from strata.doctor.examine import examine
+from strata.doctor.finding import Finding, Level
+from strata.doctor.model import check_model
+from strata.plan.fake_nvml import GIB, FakeCard, FakeNvml
+from strata.store.convert import convert
+from tests.doctor.machine import machine
+from tests.engine.tiny_llama import CONFIG, write_checkpoint
+
+
+def found(source: Path | str, *, ram_bytes: int = GIB, vram_bytes: int | None = None) -> dict[str, Finding]:
+    cache = Path("/")
+    findings = check_model(str(source), "int4", vram_bytes=vram_bytes, ram_bytes=ram_bytes, cache=cache)
+    return {finding.topic: finding for finding in findings if finding.topic != "cache"}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "model")
+
+
+def test_the_model_that_comes_along_is_well() -> None:
+    findings = found("builtin://smollm2-135m")
+    assert {finding.level for finding in findings.values()} == {Level.OK}
+    assert findings["model"].message.startswith("272 tensors, all that are needed: LlamaForCausalLM, 30 layers")
+    assert findings["tokenizer"].message == "49152 tokens"
+
+
+def test_a_store_is_known_and_keeps_its_dtype(checkpoint: Path, tmp_path: Path) -> None:
+    convert(str(checkpoint), tmp_path / "store", "int8")
+    findings = found(tmp_path / "store")
+    assert findings["model"].message.startswith("a store of int8, ")
+    assert findings["fit"].message.startswith("int8: ")
+    shard = next((tmp_path / "store").rglob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size - 1)
+    cut = found(tmp_path / "store")["model"]
+    assert cut.level is Level.FAIL
+    assert shard.name in cut.message
+
+
+def test_a_checkpoint_without_a_chat_template_serves_completions(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    finding = found(checkpoint)["chat template"]
+    assert finding.level is Level.WARN
+    assert "/v1/completions works" in finding.message
+
+
+def without_tokenizer(path: Path) -> str:
+    (path / "tokenizer.json").unlink()
+    return "tokenizer.json"
+
+
+def cut_weights(path: Path) -> str:
+    os.truncate(path / "model.safetensors", 1000)
+    return "model.safetensors"
+
+
+def another_architecture(path: Path) -> str:
+    (path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MambaForCausalLM"]}))
+    return "MambaForCausalLM"
+
+
+def more_layers(path: Path) -> str:
+    (path / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 9}))
+    return "missing tensors"
+
+
+@pytest.mark.parametrize("damage", [without_tokenizer, cut_weights, another_architecture, more_layers])
+def test_what_cannot_be_served_fails_with_its_name(checkpoint: Path, damage: object) -> None:
+    assert callable(damage)
+    words = damage(checkpoint)
+    finding = found(checkpoint)["model"]
+    assert finding.level is Level.FAIL
+    assert words in finding.message
+
+
+def test_a_tokenizer_of_another_model(checkpoint: Path, tmp_path: Path) -> None:
+    table = json.loads((checkpoint / "tokenizer.json").read_text())
+    size = int(str(CONFIG["vocab_size"]))
+    table["model"]["vocab"] |= {f"more{i}": size + i for i in range(5)}
+    (checkpoint / "tokenizer.json").write_text(json.dumps(table))
+    finding = found(checkpoint)["tokenizer"]
+    assert finding.level is Level.FAIL
+    assert str(size) in finding.message
+
+
+def test_too_little_memory_says_what_fits() -> None:
+    finding = found("builtin://smollm2-135m", ram_bytes=GIB // 5)["fit"]
+    assert finding.level is Level.WARN
+    assert "a max_model_len of" in finding.message
+    card = found("builtin://smollm2-135m", vram_bytes=GIB // 5)["fit"]
+    assert "the card leaves Strata" in card.message
+
+
+def test_nowhere() -> None:
+    assert found("/no/such/model")["model"].level is Level.FAIL
+
+
+def test_everything_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+    findings = examine(
+        "builtin://smollm2-135m", root=machine(tmp_path / "root"), library=FakeNvml([FakeCard(name="NVIDIA RTX")])
+    )
+    topics = [finding.topic for finding in findings]
+    assert topics.index("driver") < topics.index("cpu") < topics.index("python") < topics.index("model")
+    assert "fit in VRAM" in findings[-1].message or findings[-1].topic == "cache"
