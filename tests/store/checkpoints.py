@@ -61,10 +61,10 @@ def write_hf(
     table: Mapping[str, Any] | None = None,
     *,
     tensors: Mapping[str, torch.Tensor] | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = torch.bfloat16,
     shards: int = 1,
 ) -> Path:
-    """A Hugging Face directory; with more than one shard it has an index."""
+    """A Hugging Face directory; with more than one shard it has an index. dtype: of all tensors; None leaves theirs."""
     table = CONFIG if table is None else table
     tensors = weights(table) if tensors is None else tensors
     directory.mkdir(parents=True)
@@ -72,7 +72,8 @@ def write_hf(
     names = list(tensors)
     files = ["model.safetensors"] if shards == 1 else [f"model-{n + 1}-of-{shards}.safetensors" for n in range(shards)]
     for index, file in enumerate(files):
-        save_file({name: tensors[name].to(dtype) for name in names[index::shards]}, str(directory / file))
+        held = {name: tensors[name].to(dtype or tensors[name].dtype).contiguous() for name in names[index::shards]}
+        save_file(held, str(directory / file))
     if shards > 1:
         weight_map = {name: files[position % shards] for position, name in enumerate(names)}
         (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +10,9 @@ from typing import Any, Protocol
 from strata.quant.base import QuantizedTensor, Tensor
 
 WHOLE = slice(None)
+
+# Reads a stored tensor: of one that is stacked over experts the part of one, and of that some rows.
+Read = Callable[[int | None, slice], Tensor | QuantizedTensor]
 
 
 @dataclass(frozen=True, slots=True)

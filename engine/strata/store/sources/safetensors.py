@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strata.errors import CheckpointError, UnsupportedModelError
-from strata.quant.base import Tensor
+from strata.config import read_hf_config
+from strata.plan.shape import needed
+from strata.quant.base import QuantizedTensor, Tensor
 from strata.store.files import load_tokenizer, read_json, read_json_if_there, write_json
+from strata.store.sources import names
 from strata.store.sources.base import WHOLE, SourceTensor
+from strata.store.sources.safetensors_files import SafetensorsFiles
+from strata.store.sources.schemes import stored_weights
 
-TYPES = ("BF16", "F16", "F32")
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
-# The library maps a file, and what was read of it stays in memory as long as the map: it is renewed after these bytes.
-_MAPPED_BYTES = 64 << 20
+_QUANTIZATION = ("quantization_config", "compression_config")  # the second is compressed-tensors' older name
 
 
 class SafetensorsSource:
@@ -25,33 +25,29 @@ class SafetensorsSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.origin = str(path)
-        self.config: Mapping[str, Any] = read_json(path / "config.json")
-        if self.config.get("quantization_config"):
-            table = self.config["quantization_config"]
-            method = table.get("quant_method") if isinstance(table, dict) else table
-            raise UnsupportedModelError(
-                f"{path / 'config.json'}: weights quantised with {method!r} are not supported; "
-                f"give a checkpoint in {', '.join(TYPES)}, or a GGUF"
-            )
-        self._files: dict[str, Path] = {}  # name of a tensor: the file that holds it
-        self._mapped: tuple[Path, Any] | None = None  # the file that was read last
-        self._read_bytes = 0  # of it since it was mapped
-        self.tensors: dict[str, SourceTensor] = {}
-        index = {} if (path / _SINGLE).is_file() else self._index()
-        for file in sorted(set(index.values())) or [_SINGLE]:
-            self._add(path / file)
-        lost = sorted(set(index) - set(self.tensors))
-        if lost:
-            raise CheckpointError(f"{path / _INDEX} lists tensors that its files do not hold: {', '.join(lost[:8])}")
+        table = read_json(path / "config.json")
+        origin = str(path / "config.json")
+        model = read_hf_config(table, origin=origin)
+        self._files = SafetensorsFiles(path)
+        quantization = next((table[key] for key in _QUANTIZATION if table.get(key)), None)
+        self._weights = stored_weights(self._files, quantization, origin=origin)
+        shapes = {name: weight.shape for name, weight in self._weights.items()}
+        places = names.huggingface(model.architecture, shapes, origin=self.origin)
+        if quantization:
+            wanted = {spec.name for spec in needed(model)}
+            places = {name: place for name, place in places.items() if name in wanted or not self._is_zero_bias(place)}
+        self._places = places
+        self.tensors = {
+            name: SourceTensor(place.shape(self._weights[place.name].shape), self._weights[place.name].dtype)
+            for name, place in places.items()
+        }
+        # The store's weights are no longer quantised that way.
+        self.config: Mapping[str, Any] = {key: value for key, value in table.items() if key not in _QUANTIZATION}
 
-    def read(self, name: str, rows: slice = WHOLE) -> Tensor:
+    def read(self, name: str, rows: slice = WHOLE) -> Tensor | QuantizedTensor:
         """See ``Source.read``."""
-        path = self._files[name]
-        if self._mapped is None or self._mapped[0] != path or self._read_bytes > _MAPPED_BYTES:
-            self._mapped, self._read_bytes = (path, _open(path)), 0
-        tensor = self._mapped[1].get_slice(name)[rows]
-        self._read_bytes += tensor.numel() * tensor.element_size()
-        return tensor
+        place = self._places[name]
+        return place.read(self._weights[place.name].read, rows)
 
     def write_tokenizer(self, directory: Path) -> None:
         """See ``Source.write_tokenizer``."""
@@ -73,33 +69,6 @@ class SafetensorsSource:
         if generation_config:
             write_json(directory / "generation_config.json", generation_config)
 
-    def _index(self) -> dict[str, str]:
-        path = self._path / _INDEX
-        if not path.exists():
-            raise CheckpointError(f"{self._path} has neither {_SINGLE} nor {_INDEX}; fetch the checkpoint again")
-        table = read_json(path).get("weight_map")
-        if not isinstance(table, dict) or not table or not all(isinstance(file, str) for file in table.values()):
-            raise CheckpointError(f"{path}: 'weight_map' is not a table from tensor to file; fetch it again")
-        return table
-
-    def _add(self, path: Path) -> None:
-        file = _open(path)
-        for name in file.keys():  # noqa: SIM118 - not a dict
-            piece = file.get_slice(name)
-            tensor = self.tensors[name] = SourceTensor(tuple(piece.get_shape()), piece.get_dtype())
-            self._files[name] = path
-            if tensor.dtype not in TYPES:
-                raise UnsupportedModelError(
-                    f"{path}: tensor {name!r} has the type {tensor.dtype}; supported: {', '.join(TYPES)}"
-                )
-
-
-def _open(path: Path) -> Any:
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing; fetch the checkpoint again")
-    try:
-        return safe_open(str(path), framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is truncated or damaged ({error}); fetch it again") from error
+    def _is_zero_bias(self, place: names.Place) -> bool:
+        """AutoGPTQ gives every module a bias, of zeros where the model has none."""
+        return place.name.endswith(".bias") and not self._files.read(place.name).any()
