@@ -21,10 +21,17 @@ class Case:
     query: Tensor
     cache: Tensor
     batch: AttentionBatch
+    blocks: tuple[tuple[int, ...], ...]  # of each sequence
 
 
 def make_case(
-    spans: list[tuple[int, int]], heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"
+    spans: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    window: int | None = None,
 ) -> Case:
     """One sequence a span (start, new tokens), with blocks in random order from one pool."""
     generator = torch.Generator().manual_seed(len(spans) * 1000 + heads)
@@ -34,8 +41,10 @@ def make_case(
     for i, (start, new) in enumerate(spans):
         blocks = tuple(free.pop() for _ in range(-(-(start + new) // BLOCK_SIZE)))
         sequences.append(ScheduledSequence(str(i), (0,) * new, start, blocks, samples=True))
-    inputs = build_inputs(Batch(tuple(sequences)), BLOCK_SIZE, torch.device(device), dtype)
+    inputs = build_inputs(Batch(tuple(sequences)), BLOCK_SIZE, torch.device(device), dtype, {window})
     tokens = sum(new for _, new in spans)
     query = torch.randn(tokens, heads, head_dim, generator=generator).to(dtype)
     cache = torch.randn(num_blocks, BLOCK_SIZE, 2, kv_heads, head_dim, generator=generator).to(dtype)
-    return Case(query.to(device), cache.to(device), inputs.attention)
+    return Case(
+        query.to(device), cache.to(device), inputs.attention, tuple(sequence.block_ids for sequence in sequences)
+    )

@@ -27,36 +27,60 @@ HEADS = [
 ]
 
 
+WINDOWS = [
+    pytest.param(None, id="sees all"),
+    pytest.param(1, id="sees itself only"),
+    pytest.param(16, id="window of a block"),
+    pytest.param(23, id="window that ends within blocks"),
+    pytest.param(40, id="window that some sequences fit in"),
+]
+
+
 @pytest.mark.parametrize("spans", BATCHES)
-def test_reference_is_causal_attention(spans: list[tuple[int, int]]) -> None:
-    case = make_case(spans, heads=6, kv_heads=2, head_dim=16, dtype=torch.float32)
-    found = reference.paged_attention(case.query, case.cache, case.batch)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_reference_is_causal_attention(spans: list[tuple[int, int]], window: int | None, has_sinks: bool) -> None:
+    case = make_case(spans, heads=6, kv_heads=2, head_dim=16, dtype=torch.float32, window=window)
+    sinks = torch.randn(6) if has_sinks else None
+    found = reference.paged_attention(case.query, case.cache, case.batch, window, sinks)
     flat = case.cache.view(-1, 2, 2, 16)
     row = 0
-    for group in case.batch.groups:
-        for blocks, length in zip(group.blocks.view(group.num_seqs, -1), group.lengths.tolist(), strict=True):
-            slots = [int(blocks[p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in range(length)]
-            for _ in range((group.end - group.begin) // group.num_seqs):
-                position = int(case.batch.positions[row])
-                assert int(case.batch.slots[row]) == slots[position]
-                for head in range(6):
-                    key, value = flat[slots[: position + 1], :, head // 3].double().unbind(1)
-                    weights = (key @ case.query[row, head].double() / math.sqrt(16)).softmax(0)
-                    assert torch.allclose(found[row, head].double(), weights @ value, atol=1e-5)
-                row += 1
+    for blocks, (start, new) in zip(case.blocks, spans, strict=True):
+        slots = [blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(start + new)]
+        for position in range(start, start + new):
+            assert int(case.batch.positions[row]) == position
+            assert int(case.batch.slots[row]) == slots[position]
+            seen = slots[: position + 1] if window is None else slots[max(0, position + 1 - window) : position + 1]
+            for head in range(6):
+                key, value = flat[seen, :, head // 3].double().unbind(1)
+                shares = (key @ case.query[row, head].double() / math.sqrt(16)).exp()
+                total = shares.sum() + (0 if sinks is None else sinks[head].double().exp())
+                assert torch.allclose(found[row, head].double(), shares / total @ value, atol=1e-5)
+            row += 1
     assert row == len(found)
 
 
 @pytest.mark.parametrize("spans", BATCHES)
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [pytest.param(torch.float32, 1e-5, id="float32"), pytest.param(torch.bfloat16, 1e-2, id="bf16")],
 )
-def test_sdpa(spans: list[tuple[int, int]], heads: int, kv_heads: int, dtype: torch.dtype, tolerance: float) -> None:
-    case = make_case(spans, heads, kv_heads, head_dim=32, dtype=dtype)
-    expected = reference.paged_attention(case.query, case.cache, case.batch).double()
-    found = sdpa.paged_attention(case.query, case.cache, case.batch).double()
+def test_sdpa(
+    spans: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    window: int | None,
+    has_sinks: bool,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    case = make_case(spans, heads, kv_heads, head_dim=32, dtype=dtype, window=window)
+    sinks = torch.randn(heads, generator=torch.Generator().manual_seed(heads)).to(dtype) if has_sinks else None
+    expected = reference.paged_attention(case.query, case.cache, case.batch, window, sinks).double()
+    found = sdpa.paged_attention(case.query, case.cache, case.batch, window, sinks).double()
     assert found.shape == expected.shape
     assert (found - expected).norm() / expected.norm() < tolerance
 

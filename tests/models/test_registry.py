@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from strata import quant
-from strata.config import ARCHITECTURES, RopeConfig
+from strata.config import ARCHITECTURES
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.kernels.select import REFERENCE
 from strata.models import registry
@@ -23,24 +23,12 @@ def model() -> Any:
 
 def test_unknown_architecture_names_the_supported(model: Any) -> None:
     config = replace(tiny.model_config(model), architecture="MambaForCausalLM")
-    with pytest.raises(UnsupportedModelError, match="'MambaForCausalLM' is not supported; supported: LlamaForCausalLM"):
+    with pytest.raises(UnsupportedModelError, match="'MambaForCausalLM' is not supported; supported: GptOssFor"):
         registry.check(config)
 
 
-def test_every_architecture_that_runs_can_be_read() -> None:
-    assert set(registry.ARCHITECTURES) <= set(ARCHITECTURES)
-
-
-def test_unknown_rope_scaling_names_the_supported(model: Any) -> None:
-    rope = RopeConfig(scaling={"rope_type": "yarn", "factor": 4.0})
-    with pytest.raises(UnsupportedModelError, match="'yarn' is not supported; supported are default, linear, llama3"):
-        registry.check(replace(tiny.model_config(model), rope=rope))
-
-
-def test_rope_scaling_that_lacks_a_number(model: Any) -> None:
-    rope = RopeConfig(scaling={"rope_type": "linear"})
-    with pytest.raises(CheckpointError, match="'factor' = None; a positive number"):
-        registry.check(replace(tiny.model_config(model), rope=rope))
+def test_every_architecture_that_can_be_read_runs() -> None:
+    assert set(registry.ARCHITECTURES) == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tiny random Llamas that show faults: with the usual initialisation (std 0.02) a wrong RoPE moves no argmax."""
+"""Tiny random models that show faults: with the usual initialisation (std 0.02) a wrong RoPE moves no argmax."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from strata.config import EngineConfig, ModelConfig, read_hf_config
+from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_config
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
@@ -22,43 +22,58 @@ from strata.scheduler.batch import Batch, ScheduledSequence
 BLOCK_SIZE = 16
 
 
-def hf_llama(**changes: Any) -> Any:
-    """A random LlamaForCausalLM in float32: std 0.2, norms 1 + 0.1 * randn, biases random."""
-    torch.manual_seed(7)
-    settings: dict[str, Any] = {
-        "vocab_size": 160,
-        "hidden_size": 96,
-        "intermediate_size": 160,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": False,
-        "initializer_range": 0.2,
-    }
-    model = LlamaForCausalLM(LlamaConfig(**{**settings, **changes})).eval()
+SETTINGS: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+}
+
+
+def hf_model(architecture: str, **changes: Any) -> Any:
+    """A random model of that class of ``transformers`` in float32: norms 1 + 0.1 * randn, all else, biases and sinks
+    too, of std 0.2."""
+    model_class = getattr(transformers, architecture)
+    config = model_class.config_class(**{**SETTINGS, **changes}, attn_implementation="eager")
+    config._experts_implementation = "eager"
+    model = model_class(config).eval()
+    generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_(0, 0.2)
-            elif "norm" in name:
-                parameter.copy_(1 + 0.1 * torch.randn_like(parameter))
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.2 * noise)
     return model
+
+
+def hf_llama(**changes: Any) -> Any:
+    """A random LlamaForCausalLM."""
+    return hf_model("LlamaForCausalLM", **changes)
 
 
 def model_config(model: Any) -> ModelConfig:
     """What Strata reads from the config.json that the model would be saved with."""
-    return read_hf_config({**model.config.to_dict(), "architectures": ["LlamaForCausalLM"]}, origin="config.json")
+    return read_hf_config({**model.config.to_dict(), "architectures": [type(model).__name__]}, origin="config.json")
 
 
 def runner_of(
-    config: ModelConfig, tensors: dict[str, Any], *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    config: ModelConfig,
+    tensors: dict[str, Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    max_model_len: int | None = None,
 ) -> Runner:
     """A runner over tensors in memory."""
     where = torch.device(device)
     plan = plan_memory(
         config,
-        EngineConfig(model="tiny"),
+        EngineConfig(model="tiny", scheduler=SchedulerConfig(max_model_len=max_model_len)),
         device=device,
         capacity_bytes=1 << 28,
         weight_bytes=0,
@@ -77,11 +92,33 @@ def _move(weight: Any, device: torch.device) -> Any:
 
 
 def checkpoint(model: Any) -> dict[str, Any]:
-    """The tensors that a checkpoint of the model holds, by name."""
-    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    """The tensors that a checkpoint of the model holds, by their canonical names.
+
+    ``transformers`` stacks the experts, and gate and up of each: side by side, in gpt-oss in turns and transposed.
+    """
+    tensors: dict[str, Any] = {}
+    for name, tensor in model.state_dict().items():
+        layer, _, kind = name.partition(".mlp.experts.")
+        if not kind:
+            tensors[name.replace(".mlp.router.", ".mlp.gate.")] = tensor.detach()
+            continue
+        for expert, matrix in enumerate(tensor.detach()):
+            for part, value in _parts(kind, matrix, in_turns=isinstance(model, transformers.GptOssForCausalLM)):
+                tensors[f"{layer}.mlp.experts.{expert}.{part}"] = value.contiguous()
     if model.config.tie_word_embeddings:
         del tensors["lm_head.weight"]
     return tensors
+
+
+def _parts(kind: str, value: Tensor, in_turns: bool) -> list[tuple[str, Tensor]]:
+    """The named parts of one expert's tensor."""
+    stem, what = (kind.removesuffix("_bias"), "bias") if kind.endswith("_bias") else (kind, "weight")
+    if in_turns and what == "weight":
+        value = value.T
+    if stem == "down_proj":
+        return [(f"down_proj.{what}", value)]
+    gate, up = (value[::2], value[1::2]) if in_turns else value.chunk(2)
+    return [(f"gate_proj.{what}", gate), (f"up_proj.{what}", up)]
 
 
 def reference_logits(model: Any, token_ids: list[int]) -> Tensor:

@@ -11,7 +11,7 @@ from strata.scheduler.batch import Batch, ScheduledSequence
 BLOCK = 16
 
 
-def build(*sequences: tuple[int, int, tuple[int, ...], bool]) -> Inputs:
+def build(*sequences: tuple[int, int, tuple[int, ...], bool], windows: tuple[int | None, ...] = (None,)) -> Inputs:
     """One sequence for each (start, new tokens, blocks, samples); token ids count on from 100 times its number."""
     batch = Batch(
         tuple(
@@ -19,7 +19,7 @@ def build(*sequences: tuple[int, int, tuple[int, ...], bool]) -> Inputs:
             for i, (start, new, blocks, samples) in enumerate(sequences)
         )
     )
-    return build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32)
+    return build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32, windows)
 
 
 def test_tokens_positions_and_slots() -> None:
@@ -47,7 +47,7 @@ def test_sampled_rows(sequences: list[tuple[int, int, tuple[int, ...], bool]], r
 
 def test_decoding_sequences_share_a_group_and_chunks_do_not() -> None:
     inputs = build((40, 1, (1, 2, 3), True), (20, 1, (4, 5), True), (0, 20, (6, 7), False), (16, 8, (8, 9), True))
-    groups = inputs.attention.groups
+    groups = inputs.attention.groups[None]
     assert [(g.begin, g.end, g.num_seqs, g.kv_len) for g in groups] == [(0, 2, 2, 41), (2, 22, 1, 20), (22, 30, 1, 24)]
     assert [g.blocks.tolist() for g in groups] == [[1, 2, 3, 4, 5, 0], [6, 7], [8, 9]]
     assert groups[0].lengths.tolist() == [41, 21]
@@ -57,7 +57,7 @@ def test_decoding_sequences_share_a_group_and_chunks_do_not() -> None:
 
 def test_masks_hide_what_comes_later() -> None:
     inputs = build((2, 1, (1,), True), (4, 1, (2,), True), (1, 3, (3,), True))
-    decode, chunk = inputs.attention.groups
+    decode, chunk = inputs.attention.groups[None]
     assert decode.mask is not None
     assert chunk.mask is not None
     assert decode.mask.isneginf().long()[:, 0, 0].tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
@@ -65,19 +65,21 @@ def test_masks_hide_what_comes_later() -> None:
 
 
 def test_equal_lengths_need_no_mask() -> None:
-    assert build((7, 1, (1,), True), (7, 1, (2,), True)).attention.groups[0].mask is None
+    assert build((7, 1, (1,), True), (7, 1, (2,), True)).attention.groups[None][0].mask is None
 
 
 def test_lengths_too_different_to_pad_are_parted() -> None:
     long = tuple(range(10, 23))
-    groups = build((3, 1, (1,), True), (4, 1, (3,), True), (200, 1, long, True), (2, 1, (2,), True)).attention.groups
+    groups = build((3, 1, (1,), True), (4, 1, (3,), True), (200, 1, long, True), (2, 1, (2,), True)).attention.groups[
+        None
+    ]
     assert [(g.begin, g.end, g.kv_len) for g in groups] == [(0, 2, 5), (2, 4, 201)]
 
 
 def test_what_one_call_gathers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.runner.inputs.MAX_GATHERED_POSITIONS", 8 * BLOCK)
     step = [(16 * n - 1, 1, tuple(range(n)), True) for n in (2, 2, 3, 2, 9, 1, 1, 1)]
-    groups = build(*step).attention.groups
+    groups = build(*step).attention.groups[None]
     assert [group.end - group.begin for group in groups] == [2, 2, 1, 1, 2]
     gathered = [group.blocks.shape[0] for group in groups]
     assert max(gathered) == 9, "a sequence that is longer goes alone"
@@ -85,5 +87,36 @@ def test_what_one_call_gathers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_blocks_allocated_ahead_are_left_out() -> None:
-    (group,) = build((3, 1, (7, 8, 9), True)).attention.groups
+    (group,) = build((3, 1, (7, 8, 9), True)).attention.groups[None]
     assert group.blocks.tolist() == [7]
+
+
+def test_a_window_leaves_out_the_blocks_before_it() -> None:
+    inputs = build((40, 1, (1, 2, 3), True), (50, 6, (4, 5, 6, 7), True), windows=(12, None))
+    assert set(inputs.attention.groups) == {12, None}
+    decode, chunk = inputs.attention.groups[12]
+    assert [g.blocks.tolist() for g in (decode, chunk)] == [[2, 3], [6, 7]]  # seen are 29 .. 40, and 39 .. 55
+    assert [g.starts.tolist() for g in (decode, chunk)] == [[16], [32]]
+    assert [g.lengths.tolist() for g in (decode, chunk)] == [[25], [24]]
+    assert [g.blocks.tolist() for g in inputs.attention.groups[None]] == [[1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_masks_hide_what_lies_before_the_window() -> None:
+    inputs = build((5, 1, (1,), True), (3, 1, (2,), True), (2, 2, (3,), True), windows=(3,))
+    decode, chunk = inputs.attention.groups[3]
+    assert decode.mask is not None
+    assert chunk.mask is not None
+    assert decode.mask.isneginf().long()[:, 0, 0].tolist() == [[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1]]
+    assert chunk.mask.isneginf().long().tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
+
+
+def test_a_prompt_longer_than_the_window_is_not_merely_causal() -> None:
+    long, short = build((0, 5, (1,), True), (0, 4, (2,), True), windows=(4,)).attention.groups[4]
+    assert (long.causal, short.causal) == (False, True)
+    assert long.mask is not None
+    assert long.mask.isneginf().long()[4].tolist() == [1, 0, 0, 0, 0]
+
+
+def test_a_window_that_reaches_over_all_sequences_shares_their_groups() -> None:
+    groups = build((40, 1, (1, 2, 3), True), (3, 1, (4,), True), windows=(41, None)).attention.groups
+    assert groups[41] is groups[None]

@@ -2,17 +2,22 @@
 
 from strata.config.engine import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.hf import ARCHITECTURES, read_hf_config, token_ids
-from strata.config.model import ExpertsConfig, ModelConfig, RopeConfig
+from strata.config.model import ExpertsConfig, ModelConfig
+from strata.config.rope import DynamicScaling, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 
 __all__ = [
     "ARCHITECTURES",
     "CacheConfig",
     "DeviceConfig",
+    "DynamicScaling",
     "EngineConfig",
     "ExpertsConfig",
+    "LinearScaling",
+    "Llama3Scaling",
     "ModelConfig",
     "RopeConfig",
     "SchedulerConfig",
+    "YarnScaling",
     "read_hf_config",
     "token_ids",
 ]

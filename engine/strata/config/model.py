@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding: ``theta`` is the base, ``scaling`` the checkpoint's own table (None: default)."""
-
-    theta: float = 10_000.0
-    scaling: Mapping[str, Any] | None = None
-
-    @property
-    def kind(self) -> str:
-        """Name of the scaling, "default" when there is none."""
-        table = self.scaling or {}
-        return str(table.get("rope_type", table.get("type", "default")))
+from strata.config.rope import RopeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +33,7 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     rms_norm_eps: float
-    max_position_embeddings: int
+    max_position_embeddings: int  # positions that the checkpoint declares
     rope: RopeConfig
     tie_word_embeddings: bool
     qkv_bias: bool
@@ -60,3 +46,8 @@ class ModelConfig:
     expert_layers: tuple[bool, ...]  # whether each layer has routed experts in the place of one MLP
     swiglu_limit: float | None  # gpt-oss' activation, clamped to it; None: silu(gate) * up
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that a sequence may have at most: the declared ones, or what RoPE's scaling makes of them."""
+        return self.rope.reach(self.max_position_embeddings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,8 +11,11 @@ from torch import Tensor
 from strata.kernels.attention import reference as attention_reference
 from strata.kernels.attention import sdpa
 from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.clamped_swiglu import reference as clamped_swiglu_reference
 from strata.kernels.embedding import reference as embedding_reference
 from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.experts import reference as experts_reference
+from strata.kernels.experts.reference import ExpertFn
 from strata.kernels.linear import cpu as linear_cpu
 from strata.kernels.linear import reference as linear_reference
 from strata.kernels.linear.reference import LinearFn
@@ -20,6 +23,7 @@ from strata.kernels.rms_norm import cpu as rms_norm_cpu
 from strata.kernels.rms_norm import reference as rms_norm_reference
 from strata.kernels.rms_norm.reference import NormFn
 from strata.kernels.rope import reference as rope_reference
+from strata.kernels.router import reference as router_reference
 from strata.kernels.silu_mul import reference as silu_mul_reference
 
 
@@ -36,8 +40,11 @@ class Kernels:
     rms_norm: Callable[[Tensor, float, torch.dtype], NormFn]
     rope_: Callable[[Tensor, Tensor, Tensor], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
+    clamped_swiglu: Callable[[Tensor, float], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor], None]
-    paged_attention: Callable[[Tensor, Tensor, AttentionBatch], Tensor]
+    paged_attention: Callable[[Tensor, Tensor, AttentionBatch, int | None, Tensor | None], Tensor]
+    route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
+    run_experts: Callable[[Tensor, Tensor, Tensor, Sequence[ExpertFn]], Tensor]
 
 
 REFERENCE = Kernels(
@@ -46,8 +53,11 @@ REFERENCE = Kernels(
     rms_norm=rms_norm_reference.prepare,
     rope_=rope_reference.rope_,
     silu_mul=silu_mul_reference.silu_mul,
+    clamped_swiglu=clamped_swiglu_reference.clamped_swiglu,
     write_kv=attention_reference.write_kv,
     paged_attention=attention_reference.paged_attention,
+    route=router_reference.route,
+    run_experts=experts_reference.run_experts,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
@@ -11,8 +11,12 @@ from torch import Tensor
 from strata.config import ModelConfig
 from strata.kernels.attention.batch import AttentionBatch
 from strata.kernels.select import Kernels
+from strata.models.decoder import Decoder
+from strata.models.gpt_oss import GptOss
 from strata.models.llama import Llama
-from strata.models.rope import inverse_frequencies
+from strata.models.mistral import Mistral, Mixtral
+from strata.models.qwen2 import Qwen2, Qwen2Moe
+from strata.models.qwen3 import Qwen3, Qwen3Moe
 from strata.models.weights import Weight, Weights
 from strata.plan.shape import check as check_tensors
 from strata.plan.shape import check_architecture
@@ -21,6 +25,10 @@ from strata.plan.shape import check_architecture
 class Model(Protocol):
     """What the runner needs of a model."""
 
+    @property
+    def windows(self) -> Collection[int | None]:
+        """The different sliding windows of its layers; None among them where a layer sees all."""
+
     def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
         """token_ids int64 [tokens], one KV cache a layer -> hidden states [tokens, hidden]."""
 
@@ -28,14 +36,22 @@ class Model(Protocol):
         """Rows of hidden states [rows, hidden] -> float32 [rows, vocab]."""
 
 
-ARCHITECTURES = {"LlamaForCausalLM": Llama}
+ARCHITECTURES: dict[str, type[Decoder]] = {
+    "LlamaForCausalLM": Llama,
+    "MistralForCausalLM": Mistral,
+    "MixtralForCausalLM": Mixtral,
+    "Qwen2ForCausalLM": Qwen2,
+    "Qwen2MoeForCausalLM": Qwen2Moe,
+    "Qwen3ForCausalLM": Qwen3,
+    "Qwen3MoeForCausalLM": Qwen3Moe,
+    "GptOssForCausalLM": GptOss,
+}
 
 
 def check(config: ModelConfig) -> None:
-    """Raise UnsupportedModelError, before a byte is loaded, for an architecture or a RoPE scaling that no class here
-    runs; its message lists those that are."""
+    """Raise UnsupportedModelError, before a byte is loaded, for an architecture that no class here runs; its message
+    lists those that are."""
     check_architecture(config.architecture, ARCHITECTURES)
-    inverse_frequencies(config.rope, config.head_dim)
 
 
 def build(

@@ -1,50 +1,61 @@
-"""Rotary frequencies of a checkpoint, by the name of its scaling."""
+"""Rotary frequencies of each of RoPE's scalings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from strata.config import RopeConfig
-from strata.errors import CheckpointError, UnsupportedModelError
-
-SUPPORTED = ("default", "linear", "llama3")
+from strata.config import DynamicScaling, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Radians a position of each pair of a head's dimensions: float32 [head_dim / 2].
+def inverse_frequencies(rope: RopeConfig, head_dim: int, max_positions: int) -> tuple[Tensor, float]:
+    """Radians a position of each pair of a head's dimensions, float32 [head_dim / 2], and the factor of cos and sin.
 
-    Raises UnsupportedModelError for a scaling that is not known here, CheckpointError for one that lacks a number.
+    ``max_positions``: of the longest sequence, which alone decides what "dynamic" scales by. (Hugging Face's own code
+    scales by the longest sequence so far, which leaves the keys of earlier tokens turned by other angles.)
     """
-    if rope.kind not in SUPPORTED:
-        raise UnsupportedModelError(
-            f"RoPE scaling {rope.kind!r} is not supported; supported are {', '.join(SUPPORTED)}: use another checkpoint"
-        )
-    inv_freq = rope.theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    scaling = rope.scaling or {}
-    if rope.kind == "linear":
-        return inv_freq / _number(scaling, "factor")
-    if rope.kind == "llama3":
-        return _llama3(inv_freq, scaling)
-    return inv_freq
+    inv_freq = _unscaled(rope.theta, head_dim)
+    match rope.scaling:
+        case None:
+            return inv_freq, 1.0
+        case LinearScaling(factor):
+            return inv_freq / factor, 1.0
+        case DynamicScaling(factor, original):
+            stretch = factor * max(max_positions, original) / original - (factor - 1)
+            return _unscaled(rope.theta * stretch ** (head_dim / (head_dim - 2)), head_dim), 1.0
+        case Llama3Scaling() as llama3:
+            return _llama3(inv_freq, llama3), 1.0
+        case YarnScaling() as yarn:
+            return _yarn(inv_freq, rope.theta, yarn), yarn.attention_factor
 
 
-def _llama3(inv_freq: Tensor, scaling: Mapping[str, Any]) -> Tensor:
-    """Llama 3.1's rule: long waves are stretched by ``factor``, short ones stay, those between are blended."""
-    factor = _number(scaling, "factor")
-    low, high = _number(scaling, "low_freq_factor"), _number(scaling, "high_freq_factor")
-    context = _number(scaling, "original_max_position_embeddings")
-    turns = context * inv_freq / (2 * math.pi)  # full turns within the original context
-    blend = ((turns - low) / (high - low)).clamp(0, 1)  # 0: stretched, 1: unchanged
-    return inv_freq * (blend + (1 - blend) / factor)
+def _unscaled(theta: float, head_dim: int) -> Tensor:
+    return theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
 
 
-def _number(scaling: Mapping[str, Any], key: str) -> float:
-    value = scaling.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f"config.json: RoPE scaling has {key!r} = {value!r}; a positive number is needed")
-    return float(value)
+def _llama3(inv_freq: Tensor, scaling: Llama3Scaling) -> Tensor:
+    turns = scaling.original_positions * inv_freq / (2 * math.pi)  # full turns within the original positions
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return _blend(inv_freq, kept.clamp(0, 1), scaling.factor)
+
+
+def _yarn(inv_freq: Tensor, theta: float, scaling: YarnScaling) -> Tensor:
+    pairs = len(inv_freq)
+
+    def pair_with(turns: float) -> float:
+        """The pair, as a fraction, whose wave turns that often within the original positions."""
+        return pairs * math.log(scaling.original_positions / (turns * 2 * math.pi)) / math.log(theta)
+
+    low, high = pair_with(scaling.beta_fast), pair_with(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    stretched = (torch.arange(pairs, dtype=torch.float32) - low) / max(high - low, 0.001)
+    return _blend(inv_freq, 1 - stretched.clamp(0, 1), scaling.factor)
+
+
+def _blend(inv_freq: Tensor, kept: Tensor, factor: float) -> Tensor:
+    """``kept`` is 1 where a frequency stays, 0 where it is divided by ``factor``."""
+    return inv_freq * (kept + (1 - kept) / factor)

@@ -33,9 +33,18 @@ class Weights:
 
     def rms_norm(self, name: str, eps: float) -> NormFn:
         """The norm with weight ``NAME.weight``."""
-        weight = self._tensors.pop(f"{name}.weight")
-        assert isinstance(weight, Tensor), f"{name} is a vector, vectors are never quantised"
-        return self.kernels.rms_norm(weight, eps, self.dtype)
+        return self.kernels.rms_norm(self.vector(f"{name}.weight"), eps, self.dtype)
+
+    def head_norm(self, heads: Mapping[str, int], eps: float) -> NormFn:
+        """The norm of each head by itself: ``NAME.weight`` is for the next so many heads of a token."""
+        weights = [self.vector(f"{name}.weight").expand(count, -1) for name, count in heads.items()]
+        return self.kernels.rms_norm(torch.cat(weights), eps, self.dtype)
+
+    def vector(self, name: str) -> Tensor:
+        """The tensor called ``name`` itself."""
+        vector = self._tensors.pop(name)
+        assert isinstance(vector, Tensor), f"{name} is a vector, vectors are never quantised"
+        return vector
 
     def linear(self, *names: str) -> LinearFn:
         """The product with the matrices ``NAME.weight`` stacked along their rows, plus ``NAME.bias`` if there are any.

@@ -56,10 +56,10 @@ def resolve_max_model_len(model: ModelConfig, config: EngineConfig) -> int:
     asked = config.scheduler.max_model_len
     if asked is None:
         return model.max_position_embeddings
-    if not 1 <= asked <= model.max_position_embeddings:
+    if not 1 <= asked <= model.max_positions:
         raise OptionError(
-            f"max_model_len is {asked}; the checkpoint's positions reach {model.max_position_embeddings}: "
-            f"set 1 to {model.max_position_embeddings}, or leave it out"
+            f"max_model_len is {asked}; the checkpoint's positions reach {model.max_positions}: "
+            f"set 1 to {model.max_positions}, or leave it out"
         )
     return asked
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +27,14 @@ class Inputs:
     num_sampled: int
 
 
-def build_inputs(batch: Batch, block_size: int, device: torch.device, dtype: torch.dtype) -> Inputs:
-    """Tensors of the step; masks are in ``dtype``.
+def build_inputs(
+    batch: Batch,
+    block_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    windows: Collection[int | None] = (None,),
+) -> Inputs:
+    """Tensors of the step; masks are in ``dtype``. ``windows``: the different ones of the model's layers.
 
     All integers travel in one tensor: one copy to the device a step.
     """
@@ -48,48 +54,72 @@ def build_inputs(batch: Batch, block_size: int, device: torch.device, dtype: tor
     packer.add(positions)
     packer.add(slots)
     packer.add(sampled)
-    groups = _split(batch.sequences, block_size)
-    for group in groups:
-        most = max(_num_blocks(sequence, block_size) for sequence in group)
-        packer.add([block for sequence in group for block in _padded(sequence, block_size, most)])
-        packer.add([sequence.end for sequence in group])
+    longest = max(sequence.end for sequence in batch.sequences)
+    # A window that reaches over every sequence is none.
+    narrowed = {window: None if window is None or window >= longest else window for window in windows}
+    split = {
+        window: _split([_Seen.of(sequence, window, block_size) for sequence in batch.sequences], block_size)
+        for window in set(narrowed.values())
+    }
+    for groups in split.values():
+        for group in groups:
+            most = max(len(seen.blocks) for seen in group)
+            packer.add([block for seen in group for block in (*seen.blocks, *[0] * (most - len(seen.blocks)))])
+            packer.add([seen.start for seen in group])
+            packer.add([seen.length for seen in group])
     tensors = iter(packer.to(device))
     token_ids_t, positions_t, slots_t, sampled_t = (next(tensors) for _ in range(4))
-    built = []
-    begin = 0
-    for group in groups:
-        blocks, lengths = next(tensors), next(tensors)
-        end = begin + sum(len(sequence.token_ids) for sequence in group)
-        built.append(_group(group, begin, end, blocks, lengths, positions_t[begin:end], dtype))
-        begin = end
+    built = {window: tuple(_groups(groups, tensors, positions_t, window, dtype)) for window, groups in split.items()}
     return Inputs(
         token_ids_t,
-        AttentionBatch(positions_t, slots_t, tuple(built)),
+        AttentionBatch(positions_t, slots_t, {window: built[narrow] for window, narrow in narrowed.items()}),
         None if len(sampled) == len(token_ids) else sampled_t,
         len(sampled),
     )
 
 
-def _split(sequences: Sequence[ScheduledSequence], block_size: int) -> list[list[ScheduledSequence]]:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the new tokens of a sequence see: the positions from ``start``, where a block begins, to their own."""
+
+    sequence: ScheduledSequence
+    start: int
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, sequence: ScheduledSequence, window: int | None, block_size: int) -> _Seen:
+        first = 0 if window is None else max(0, sequence.start + 1 - window) // block_size
+        return cls(sequence, first * block_size, sequence.block_ids[first : -(-sequence.end // block_size)])
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.sequence.token_ids)
+
+    @property
+    def length(self) -> int:
+        return self.sequence.end - self.start
+
+
+def _split(sequences: Sequence[_Seen], block_size: int) -> list[list[_Seen]]:
     """Neighbouring sequences with one token each together, while padding and memory allow; every chunk alone."""
-    groups: list[list[ScheduledSequence]] = []
-    decoding: list[ScheduledSequence] = []
-    for sequence in sequences:
-        if len(sequence.token_ids) == 1:
-            decoding.append(sequence)
+    groups: list[list[_Seen]] = []
+    decoding: list[_Seen] = []
+    for seen in sequences:
+        if seen.num_tokens == 1:
+            decoding.append(seen)
             continue
         groups.extend(_split_decoding(decoding, block_size))
         decoding = []
-        groups.append([sequence])
+        groups.append([seen])
     groups.extend(_split_decoding(decoding, block_size))
     return groups
 
 
-def _split_decoding(sequences: list[ScheduledSequence], block_size: int) -> list[list[ScheduledSequence]]:
+def _split_decoding(sequences: list[_Seen], block_size: int) -> list[list[_Seen]]:
     """All together, else each half likewise."""
     if not sequences:
         return []
-    blocks = [_num_blocks(sequence, block_size) for sequence in sequences]
+    blocks = [len(seen.blocks) for seen in sequences]
     gathered = max(blocks) * len(blocks)
     if len(blocks) == 1 or gathered <= min(MAX_PADDING * sum(blocks), MAX_GATHERED_POSITIONS // block_size):
         return [sequences]
@@ -97,41 +127,35 @@ def _split_decoding(sequences: list[ScheduledSequence], block_size: int) -> list
     return _split_decoding(sequences[:half], block_size) + _split_decoding(sequences[half:], block_size)
 
 
-def _group(
-    sequences: list[ScheduledSequence],
-    begin: int,
-    end: int,
-    blocks: Tensor,
-    lengths: Tensor,
+def _groups(
+    groups: Sequence[Sequence[_Seen]],
+    tensors: Iterator[Tensor],
     positions: Tensor,
+    window: int | None,
     dtype: torch.dtype,
-) -> AttentionGroup:
-    num_seqs = len(sequences)
-    kv_len = max(sequence.end for sequence in sequences)
-    mask, causal = None, False
-    if end - begin > num_seqs:
-        causal = sequences[0].start == 0
-        if not causal:
-            mask = _mask(positions[:, None] + 1, kv_len, dtype)
-    elif any(sequence.end != kv_len for sequence in sequences):
-        mask = _mask(lengths[:, None, None, None], kv_len, dtype)
-    return AttentionGroup(begin, end, num_seqs, blocks, lengths, kv_len, mask, causal)
+) -> Iterator[AttentionGroup]:
+    """``tensors``: blocks, starts and lengths of each group in turn."""
+    begin = 0
+    for group in groups:
+        end = begin + sum(seen.num_tokens for seen in group)
+        blocks, starts, lengths = next(tensors), next(tensors), next(tensors)
+        kv_len = max(seen.length for seen in group)
+        mask, causal = None, False
+        if end - begin > len(group):
+            causal = group[0].sequence.start == 0 and (window is None or kv_len <= window)
+            if not causal:
+                mask = _mask((positions[begin:end] - starts)[:, None], kv_len, window, dtype)
+        elif any(seen.length != kv_len or (window is not None and kv_len > window) for seen in group):
+            mask = _mask((lengths - 1)[:, None, None, None], kv_len, window, dtype)
+        yield AttentionGroup(begin, end, len(group), blocks, starts, lengths, kv_len, mask, causal)
+        begin = end
 
 
-def _mask(limits: Tensor, kv_len: int, dtype: torch.dtype) -> Tensor:
-    """0 at KV positions below ``limits`` [..., 1], minus infinity from there on: [..., kv_len]."""
-    hidden = torch.arange(kv_len, device=limits.device) >= limits
-    return torch.zeros(hidden.shape, dtype=dtype, device=limits.device).masked_fill_(hidden, -torch.inf)
-
-
-def _num_blocks(sequence: ScheduledSequence, block_size: int) -> int:
-    return -(-sequence.end // block_size)
-
-
-def _padded(sequence: ScheduledSequence, block_size: int, length: int) -> list[int]:
-    """The blocks that hold the sequence's positions, then block 0 up to ``length``."""
-    used = list(sequence.block_ids[: _num_blocks(sequence, block_size)])
-    return used + [0] * (length - len(used))
+def _mask(last: Tensor, kv_len: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """0 at the ``window`` positions up to ``last`` [..., 1], minus infinity at all others: [..., kv_len]."""
+    distance = last - torch.arange(kv_len, device=last.device)
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return torch.zeros(hidden.shape, dtype=dtype, device=last.device).masked_fill_(hidden, -torch.inf)
 
 
 class _Packer:

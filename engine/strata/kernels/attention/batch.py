@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,16 +13,18 @@ class AttentionGroup:
     """Consecutive rows of the step that one attention call takes: ``num_seqs`` sequences with one new token each
     (decode), or one sequence with a chunk of new tokens (prefill).
 
-    begin, end: rows of the step. blocks: int64 [num_seqs * blocks of the longest], the KV blocks of each sequence,
-    padded with block 0. lengths: int64 [num_seqs], KV positions of each sequence, new tokens included; kv_len is the
-    longest. mask: additive, broadcast to [num_seqs, 1, query rows, kv_len]; None where nothing is masked, or where
-    ``causal`` says it: query row i sees positions 0 .. i.
+    begin, end: rows of the step. blocks: int64 [num_seqs * blocks of the longest], the KV blocks of each sequence from
+    the first that any of its new tokens sees, padded with block 0. starts: int64 [num_seqs], the position with which
+    these begin. lengths: int64 [num_seqs], positions in them, new tokens included; kv_len is the longest. mask:
+    additive, broadcast to [num_seqs, 1, query rows, kv_len]; None where nothing is masked, or where ``causal`` says it:
+    query row i sees positions 0 .. i.
     """
 
     begin: int
     end: int
     num_seqs: int
     blocks: Tensor
+    starts: Tensor
     lengths: Tensor
     kv_len: int
     mask: Tensor | None = None
@@ -31,8 +34,9 @@ class AttentionGroup:
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """positions: int64 [tokens] of each token in its sequence. slots: int64 [tokens], where its key and value go
-    (block * block_size + offset). groups cover all rows in order."""
+    (block * block_size + offset). groups: of each sliding window that the model has (None: it sees all), covering all
+    rows in order."""
 
     positions: Tensor
     slots: Tensor
-    groups: tuple[AttentionGroup, ...]
+    groups: Mapping[int | None, tuple[AttentionGroup, ...]]

@@ -16,7 +16,7 @@ from strata.kernels.rms_norm.reference import NormFn
 
 def prepare(weight: Tensor, eps: float, dtype: torch.dtype) -> NormFn:
     """As ``reference.prepare``; the result is rounded once, after the weight."""
-    width = weight.shape[0]
+    width = weight.shape[-1]
     scaled = weight.float() * math.sqrt(width)
     floor = torch.tensor(math.sqrt(width * eps))
     norm = torch.linalg.vector_norm

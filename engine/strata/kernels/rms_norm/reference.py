@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-NormFn = Callable[[Tensor], Tensor]  # [tokens, hidden] -> [tokens, hidden]
+NormFn = Callable[[Tensor], Tensor]  # [tokens, ..., width] -> the same
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [tokens, hidden], weight [hidden] -> weight * x / sqrt(mean(x^2) + eps); the mean is taken in float32."""
+    """x [tokens, ..., width], weight [..., width] -> weight * x / sqrt(mean(x^2) + eps); the mean of each row of width
+    is taken in float32."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale).to(x.dtype) * weight

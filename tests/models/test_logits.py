@@ -1,76 +1,51 @@
-"""Llama's logits against ``transformers``: every token's, however the tokens are cut into steps."""
+"""Every architecture's logits against ``transformers``: every token's, however the tokens are cut into steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from strata import quant
-from strata.config import ModelConfig, RopeConfig
-from strata.runner.runner import Runner
 from strata.scheduler.batch import Batch
 from tests.models import tiny
+from tests.models.cases import CASES, CONFIG_FAULTS, TENSOR_FAULTS, TOKENS, made, runner_of
 
 TOLERANCE = 1e-4  # relative norm over all logits, float32
-
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,  # the tests' 200 tokens go well beyond
-}
-LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama 2, every head its own KV": {"num_key_value_heads": 6},
-    "grouped heads, tied head": {"tie_word_embeddings": True},
-    "llama 3 rope, all biases": {"rope_parameters": LLAMA3_ROPE, "attention_bias": True, "mlp_bias": True},
-    "linear rope, wide heads": {"rope_parameters": LINEAR_ROPE, "head_dim": 32, "num_key_value_heads": 1},
-}
-TOKENS = 200
+PREFILL = 150  # tokens before those that are decoded one by one
 
 
-@cache
-def made(shape: str) -> tuple[Any, list[int], Tensor]:
-    """A random model, tokens, and the reference's logits of them."""
-    model = tiny.hf_llama(**SHAPES[shape])
-    token_ids = torch.randint(0, 160, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
-    return model, token_ids, tiny.reference_logits(model, token_ids)
-
-
-def runner_of(model: Any, config: ModelConfig | None = None) -> Runner:
-    return tiny.runner_of(config or tiny.model_config(model), tiny.checkpoint(model))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
     "chunk",
     [
         pytest.param(TOKENS, id="one prefill"),
         pytest.param(64, id="chunks of whole blocks"),
         pytest.param(7, id="chunks that end within blocks"),
-        pytest.param(1, id="token by token"),
     ],
 )
-def test_logits(shape: str, chunk: int) -> None:
-    model, token_ids, expected = made(shape)
-    runner = runner_of(model)
+def test_logits(name: str, chunk: int) -> None:
+    _, token_ids, expected = made(name)
+    runner = runner_of(name)
     blocks = torch.randperm(runner.num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
     assert tiny.relative(tiny.run_chunks(runner, token_ids, chunk, blocks), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_logits_beside_other_sequences(shape: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_logits_of_decoded_tokens(name: str) -> None:
+    _, token_ids, expected = made(name)
+    runner = runner_of(name)
+    blocks = torch.randperm(runner.num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
+    tiny.run_chunks(runner, token_ids[:PREFILL], PREFILL, blocks)
+    steps = [Batch((tiny.sequence(token_ids, i, i + 1, blocks),)) for i in range(PREFILL, TOKENS)]
+    found = torch.cat([runner.run_all(step) for step in steps])
+    assert tiny.relative(found, expected[PREFILL:]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_beside_other_sequences(name: str) -> None:
     """Decoding at different lengths and two prefill chunks, one of them a sequence's last, in one step."""
-    model, token_ids, expected = made(shape)
-    runner = runner_of(model)
+    _, token_ids, expected = made(name)
+    runner = runner_of(name)
     tables = torch.randperm(runner.num_blocks, generator=torch.Generator().manual_seed(2)).tolist()
     blocks = [tables[i * 16 : (i + 1) * 16] for i in range(5)]
     for i, cached in enumerate((199, 61, 10, 100)):
@@ -85,29 +60,31 @@ def test_logits_beside_other_sequences(shape: str) -> None:
     assert tiny.relative(sampled, expected[199:]) < TOLERANCE
 
 
-FAULTS: dict[str, Callable[[RopeConfig], RopeConfig]] = {
-    "wrong theta": lambda rope: RopeConfig(theta=20_000.0, scaling=rope.scaling),
-    "dropped scaling": lambda rope: RopeConfig(theta=rope.theta),
-    "wrong original context": lambda rope: replace(
-        rope, scaling={**(rope.scaling or {}), "original_max_position_embeddings": 512}
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(fault: str) -> None:
+@pytest.mark.parametrize("fault", CONFIG_FAULTS)
+def test_faults_of_the_config_show(fault: str) -> None:
     """The comparison sees what it is there to see."""
-    model, token_ids, expected = made("llama 3 rope, all biases")
-    config = tiny.model_config(model)
-    runner = runner_of(model, replace(config, rope=FAULTS[fault](config.rope)))
+    name, change = CONFIG_FAULTS[fault]
+    model, token_ids, expected = made(name)
+    runner = runner_of(name, config=change(tiny.model_config(model)))
     found = tiny.run_chunks(runner, token_ids, TOKENS, list(range(16)))
+    assert tiny.relative(found, expected) > 5 * TOLERANCE
+
+
+@pytest.mark.parametrize("fault", TENSOR_FAULTS)
+def test_faults_of_a_tensor_show(fault: str) -> None:
+    name, suffix, change = TENSOR_FAULTS[fault]
+    model, token_ids, expected = made(name)
+    tensors = tiny.checkpoint(model)
+    changed = {key: change(tensor) for key, tensor in tensors.items() if key.endswith(suffix)}
+    assert changed
+    found = tiny.run_chunks(runner_of(name, tensors=tensors | changed), token_ids, TOKENS, list(range(16)))
     assert tiny.relative(found, expected) > 5 * TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
 def test_bf16_activations_cost_no_more_than_in_the_reference(kind: str) -> None:
     """What serves: bf16 activations and the CPU's own kernels, over each format's weights."""
-    model = tiny.hf_llama(rope_parameters=LLAMA3_ROPE)
+    model = tiny.hf_model("LlamaForCausalLM", **CASES["llama 3 rope, all biases"].settings)
     packed = {
         name: quant.get(kind).pack(tensor) if name.endswith("_proj.weight") else tensor
         for name, tensor in tiny.checkpoint(model).items()

@@ -1,0 +1,1 @@
+"""Every token through its own experts."""

@@ -1,0 +1,183 @@
+"""What a config.json means, against the configuration classes of ``transformers``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from strata.config import ARCHITECTURES, ModelConfig, read_hf_config
+from strata.errors import CheckpointError, UnsupportedModelError
+from strata.plan.shape import needed
+from tests.models import tiny
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 512,
+    "intermediate_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 256,
+}
+EXPERTS: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+# What read_hf_config needs beside the sizes.
+NEEDED: dict[str, dict[str, Any]] = {
+    "Qwen2MoeForCausalLM": {**EXPERTS, "shared_expert_intermediate_size": 32},
+    "Qwen3MoeForCausalLM": EXPERTS,
+    "GptOssForCausalLM": {"num_local_experts": 8, "num_experts_per_tok": 2},
+}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+# Keys that say what a missing one would not; each is given to every architecture, also to those that do not know it.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "nothing but sizes": {},
+    "every head its own KV": {"num_key_value_heads": None},
+    "grouped heads of their own size": {"num_key_value_heads": 4, "head_dim": 24},
+    "biases": {"attention_bias": True, "mlp_bias": True, "qkv_bias": True},
+    "no biases": {"attention_bias": False, "mlp_bias": False, "qkv_bias": False},
+    "a window": {"sliding_window": 100},
+    "no window": {"sliding_window": None},
+    "a window that is used": {"sliding_window": 100, "use_sliding_window": True, "max_window_layers": 3},
+    "a window of the usual size that is used": {"use_sliding_window": True, "max_window_layers": 0},
+    "layers by their kinds": {
+        "sliding_window": 100,
+        "use_sliding_window": True,
+        "layer_types": [FULL, SLIDING, SLIDING, FULL, FULL, SLIDING],
+    },
+    "theta beside": {"rope_theta": 12345.0},
+    "scaling beside theta": {"rope_theta": 12345.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    "both tables": {
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 5.0, "factor": 3.0},
+        "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+    },
+    "theta in the table": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 777.0, "factor": 2.0}},
+    "sparse layers": {"decoder_sparse_step": 2, "mlp_only_layers": [1]},
+    "top-k normalised": {"norm_topk_prob": True},
+    "limits": {"rms_norm_eps": 1e-3, "swiglu_limit": 5.0, "tie_word_embeddings": True},
+}
+
+
+def hf_config(architecture: str, table: Mapping[str, Any]) -> Any:
+    return getattr(transformers, architecture).config_class(**dict(table))
+
+
+def windows(architecture: str, config: Any) -> tuple[int | None, ...]:
+    """As the modelling code chooses masks: by ``layer_types``, but for three classes that have one mask for all."""
+    window: int | None = getattr(config, "sliding_window", None)
+    if architecture == "LlamaForCausalLM":
+        return tuple([None] * config.num_hidden_layers)
+    if architecture in ("MistralForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"):
+        return tuple([window] * config.num_hidden_layers)
+    return tuple(window if kind == SLIDING else None for kind in config.layer_types)
+
+
+def is_allowed(architecture: str, changes: Mapping[str, Any]) -> bool:
+    """Whether the class of ``transformers`` takes the keys."""
+    if changes.get("num_key_value_heads", 1) is None:
+        return architecture in ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+    # gpt-oss' layers slide, so it needs a window.
+    return architecture != "GptOssForCausalLM" or changes.get("sliding_window", 1) is not None
+
+
+COMBINATIONS = [
+    (architecture, variant)
+    for architecture in ARCHITECTURES
+    for variant, changes in VARIANTS.items()
+    if is_allowed(architecture, changes)
+]
+
+
+@pytest.mark.parametrize(("architecture", "variant"), COMBINATIONS)
+def test_reads_what_transformers_reads(architecture: str, variant: str) -> None:
+    table = {**SIZES, **NEEDED.get(architecture, {}), **VARIANTS[variant]}
+    expected = hf_config(architecture, table)
+    found = read_hf_config({**table, "architectures": [architecture]}, origin="here")
+    assert found.num_kv_heads == expected.num_key_value_heads
+    assert found.head_dim == (getattr(expected, "head_dim", None) or SIZES["hidden_size"] // 32)
+    assert found.rms_norm_eps == expected.rms_norm_eps
+    assert found.rope.theta == expected.rope_parameters["rope_theta"]
+    assert kind(found) == expected.rope_parameters["rope_type"]
+    assert found.tie_word_embeddings == expected.tie_word_embeddings
+    assert found.windows == windows(architecture, expected)
+    if architecture == "GptOssForCausalLM":
+        assert found.swiglu_limit == expected.swiglu_limit
+    if found.experts is not None:
+        assert found.experts.num_experts_per_tok == expected.num_experts_per_tok
+        assert found.experts.norm_topk_prob == getattr(expected, "norm_topk_prob", True)
+
+
+def kind(config: ModelConfig) -> str:
+    scaling = config.rope.scaling
+    return "default" if scaling is None else type(scaling).__name__.removesuffix("Scaling").lower()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "variant"), [case for case in COMBINATIONS if not any("rope" in key for key in VARIANTS[case[1]])]
+)
+def test_needs_the_tensors_that_transformers_has(architecture: str, variant: str) -> None:
+    table = {**SIZES, **NEEDED.get(architecture, {}), **VARIANTS[variant]}
+    with torch.device("meta"):
+        model = getattr(transformers, architecture)(hf_config(architecture, table))
+    expected = {name: tuple(tensor.shape) for name, tensor in tiny.checkpoint(model).items()}
+    specs = needed(read_hf_config({**table, "architectures": [architecture]}, origin="here"))
+    assert {spec.name: spec.shape for spec in specs} == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_reads_what_transformers_writes(architecture: str) -> None:
+    table = {**SIZES, **NEEDED.get(architecture, {})}
+    written = hf_config(architecture, table).to_dict()
+    found, again = (
+        read_hf_config({**keys, "architectures": [architecture], "eos_token_id": 7}, origin="here")
+        for keys in (table, written)
+    )
+    assert again == found
+
+
+def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
+    table = {**SIZES, **NEEDED.get(architecture, {}), **changes, "architectures": [architecture]}
+    return read_hf_config(table, origin="here/config.json")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("LlamaForCausalLM", {"hidden_size": "512"}, "here/config.json: 'hidden_size' is '512'; a positive integer"),
+        ("LlamaForCausalLM", {"num_key_value_heads": 5}, "32 attention heads do not divide into 5 KV heads"),
+        ("LlamaForCausalLM", {"head_dim": 15}, "a head has 15 dimensions; RoPE needs an even number"),
+        ("LlamaForCausalLM", {"attention_bias": 1}, "'attention_bias' is 1; true or false"),
+        ("LlamaForCausalLM", {"rope_theta": -1.0}, "'rope_theta' is -1.0; a positive number"),
+        ("LlamaForCausalLM", {"eos_token_id": "</s>"}, "'eos_token_id' is '</s>'; a token id or a list"),
+        ("MistralForCausalLM", {"sliding_window": 0}, "'sliding_window' is 0; a positive integer"),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": -1}, "'max_window_layers' is -1"),
+        ("Qwen3ForCausalLM", {"use_sliding_window": True, "layer_types": [FULL]}, "'layer_types' must be a list of 6"),
+        ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 9}, "a token takes 9 experts, but there are 8"),
+        ("Qwen3MoeForCausalLM", {"moe_intermediate_size": None}, "'moe_intermediate_size' is None; a positive integer"),
+        ("Qwen2MoeForCausalLM", {"mlp_only_layers": "none"}, "'mlp_only_layers' is 'none'; a list of layer numbers"),
+    ],
+)
+def test_what_is_wrong_is_named(architecture: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read(architecture, **changes)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("LlamaForCausalLM", {"hidden_act": "gelu"}, "the activation 'gelu' is not supported; supported: silu"),
+        ("GptOssForCausalLM", {"swiglu_alpha": 1.0}, "'swiglu_alpha' is 1.0; supported: 1.702"),
+        ("LlamaForCausalLM", {"partial_rotary_factor": 0.5}, "RoPE turns 0.5 of each head's dimensions"),
+    ],
+)
+def test_what_no_model_here_does_is_refused(architecture: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        read(architecture, **changes)
+
+
+@pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [3]])
+def test_an_architecture_is_needed(architectures: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"'architectures' is .*; a list with the class name is needed"):
+        read_hf_config({**SIZES, "architectures": architectures}, origin="here")

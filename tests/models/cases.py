@@ -1,0 +1,215 @@
+"""Tiny models of every architecture and RoPE scaling, and what must be seen when one of their features is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strata.config import DynamicScaling, Llama3Scaling, ModelConfig, YarnScaling
+from strata.runner.runner import Runner
+from tests.models import tiny
+
+TOKENS = 200  # beyond the original context of every scaling, and several windows long
+
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of ``transformers`` and the keys of its config that differ from ``tiny.SETTINGS``."""
+
+    architecture: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    max_model_len: int | None = None
+
+
+CASES = {
+    "llama 2, every head its own KV": Case("LlamaForCausalLM", {"num_key_value_heads": 6}),
+    "llama, grouped heads, tied head": Case("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "llama 3 rope, all biases": Case(
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10_000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "linear rope, wide heads": Case(
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
+            "head_dim": 32,
+            "num_key_value_heads": 1,
+        },
+    ),
+    "dynamic rope": Case(
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0},
+            "max_position_embeddings": 64,
+        },
+        max_model_len=TOKENS,  # transformers scales by the longest sequence, so they must agree on it
+    ),
+    "yarn rope": Case("LlamaForCausalLM", {"rope_parameters": YARN}),
+    "yarn rope, own numbers": Case(
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {
+                **YARN,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.5,
+                "truncate": False,
+            }
+        },
+    ),
+    "mistral": Case("MistralForCausalLM", {"sliding_window": 24}),
+    "mixtral": Case("MixtralForCausalLM", {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}),
+    "qwen2": Case("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1}),
+    "qwen2 moe, a dense layer": Case(
+        "Qwen2MoeForCausalLM",
+        {
+            **EXPERTS,
+            "shared_expert_intermediate_size": 96,
+            "norm_topk_prob": False,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 32,
+            "max_window_layers": 2,
+        },
+    ),
+    "qwen2 moe, every second layer, no biases": Case(
+        "Qwen2MoeForCausalLM",
+        {
+            **EXPERTS,
+            "shared_expert_intermediate_size": 96,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+            "qkv_bias": False,
+        },
+    ),
+    "qwen3": Case(
+        "Qwen3ForCausalLM",
+        {
+            "head_dim": 32,
+            "use_sliding_window": True,
+            "sliding_window": 33,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen3 moe": Case("Qwen3MoeForCausalLM", {**EXPERTS, "norm_topk_prob": True, "attention_bias": True}),
+    "gpt-oss": Case(
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "sliding_window": 24,
+            "swiglu_limit": 1.0,  # of the published models 7.0, which nothing here reaches
+            "rope_parameters": {**YARN, "truncate": False},
+        },
+    ),
+}
+
+
+@cache
+def made(name: str) -> tuple[Any, list[int], Tensor]:
+    """A random model, tokens, and the reference's logits of them."""
+    case = CASES[name]
+    model = tiny.hf_model(case.architecture, **case.settings)
+    token_ids = torch.randint(0, 160, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
+    return model, token_ids, tiny.reference_logits(model, token_ids)
+
+
+def runner_of(name: str, config: ModelConfig | None = None, tensors: dict[str, Any] | None = None) -> Runner:
+    """A runner of the case's model, with another config or other tensors if they are given."""
+    model = made(name)[0]
+    return tiny.runner_of(
+        config or tiny.model_config(model),
+        tensors or tiny.checkpoint(model),
+        max_model_len=CASES[name].max_model_len,
+    )
+
+
+Change = Callable[[ModelConfig], ModelConfig]
+
+
+def _rope(**changes: Any) -> Change:
+    return lambda config: replace(config, rope=replace(config.rope, **changes))
+
+
+def _scaling(**changes: Any) -> Change:
+    def change(config: ModelConfig) -> ModelConfig:
+        scaling = config.rope.scaling
+        assert isinstance(scaling, DynamicScaling | Llama3Scaling | YarnScaling)
+        return replace(config, rope=replace(config.rope, scaling=replace(scaling, **changes)))
+
+    return change
+
+
+def _windows(change: Callable[[int], int | None]) -> Change:
+    return lambda config: replace(
+        config, windows=tuple(None if window is None else change(window) for window in config.windows)
+    )
+
+
+def _experts(**changes: Any) -> Change:
+    def change(config: ModelConfig) -> ModelConfig:
+        assert config.experts is not None
+        return replace(config, experts=replace(config.experts, **changes))
+
+    return change
+
+
+CONFIG_FAULTS: dict[str, tuple[str, Change]] = {
+    "wrong theta": ("llama, grouped heads, tied head", _rope(theta=20_000.0)),
+    "llama3 scaling dropped": ("llama 3 rope, all biases", _rope(scaling=None)),
+    "llama3 scaling from another context": ("llama 3 rope, all biases", _scaling(original_positions=512)),
+    "linear scaling dropped": ("linear rope, wide heads", _rope(scaling=None)),
+    "dynamic scaling dropped": (
+        "dynamic rope",
+        lambda config: replace(config, max_position_embeddings=TOKENS, rope=replace(config.rope, scaling=None)),
+    ),
+    "dynamic scaling from another context": ("dynamic rope", _scaling(original_positions=100)),
+    "yarn dropped": ("yarn rope", _rope(scaling=None)),
+    "yarn's factor of cos and sin dropped": ("yarn rope", _scaling(attention_factor=1.0)),
+    "yarn not rounded": ("yarn rope", _scaling(truncate=False)),
+    "yarn rounded": ("gpt-oss", _scaling(truncate=True)),
+    "yarn with another beta": ("yarn rope, own numbers", _scaling(beta_fast=32.0)),
+    "mistral's window dropped": ("mistral", _windows(lambda window: None)),
+    "mistral's window one too long": ("mistral", _windows(lambda window: window + 1)),
+    "qwen2's window dropped": ("qwen2", _windows(lambda window: None)),
+    "qwen2 moe's window dropped": ("qwen2 moe, a dense layer", _windows(lambda window: None)),
+    "qwen3's window one too short": ("qwen3", _windows(lambda window: window - 1)),
+    "gpt-oss' window dropped": ("gpt-oss", _windows(lambda window: None)),
+    "mixtral's top-k not normalised": ("mixtral", _experts(norm_topk_prob=False)),
+    "qwen3's top-k not normalised": ("qwen3 moe", _experts(norm_topk_prob=False)),
+    "qwen2's top-k normalised": ("qwen2 moe, a dense layer", _experts(norm_topk_prob=True)),
+    "one expert too few": ("qwen3 moe", _experts(num_experts_per_tok=2)),
+    "gpt-oss' activation not clamped": ("gpt-oss", lambda config: replace(config, swiglu_limit=1e9)),
+}
+
+TENSOR_FAULTS: dict[str, tuple[str, str, Callable[[Tensor], Tensor]]] = {
+    "sinks dropped": ("gpt-oss", ".sinks", lambda sinks: sinks - 1e4),
+    "router's bias dropped": ("gpt-oss", ".mlp.gate.bias", torch.zeros_like),
+    "experts' bias dropped": ("gpt-oss", ".down_proj.bias", torch.zeros_like),
+    "o's bias dropped": ("gpt-oss", ".o_proj.bias", torch.zeros_like),
+    "shared expert's gate half open": ("qwen2 moe, a dense layer", ".shared_expert_gate.weight", torch.zeros_like),
+    "shared expert dropped": ("qwen2 moe, a dense layer", ".shared_expert.down_proj.weight", torch.zeros_like),
+    "q's bias dropped": ("qwen2", ".q_proj.bias", torch.zeros_like),
+    "norm of q without its weight": ("qwen3", ".q_norm.weight", torch.ones_like),
+    "norm of k without its weight": ("qwen3 moe", ".k_norm.weight", torch.ones_like),
+}
