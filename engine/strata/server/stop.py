@@ -19,7 +19,7 @@ class StopStrings:
         if found:
             self._held = ""
             return text[: min(found)], True
-        held = max((self._overlap(text, string) for string in self._strings), default=0)
+        held = max((overlap(text, string) for string in self._strings), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], False
 
@@ -28,8 +28,8 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    @staticmethod
-    def _overlap(text: str, string: str) -> int:
-        """Length of the longest end of ``text`` that ``string`` begins with."""
-        longest = min(len(text), len(string) - 1)
-        return next((length for length in range(longest, 0, -1) if text.endswith(string[:length])), 0)
+
+def overlap(text: str, string: str) -> int:
+    """Length of the longest end of ``text`` that ``string`` begins with, less than all of it."""
+    longest = min(len(text), len(string) - 1)
+    return next((length for length in range(longest, 0, -1) if text.endswith(string[:length])), 0)
