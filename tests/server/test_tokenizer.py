@@ -125,3 +125,12 @@ def test_special_tokens_are_those_that_the_store_names(store: Path, tmp_path: Pa
     config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "pad_token": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert Tokenizer(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_special_tokens_show_where_a_parser_needs_them(store: Path, encode: Callable[[str], list[int]]) -> None:
+    tokenizer = Tokenizer(store)
+    ids = [1, *encode("hello"), 2, 1]
+    assert tokenizer.detokenizer().feed(ids) == "hello"
+    assert tokenizer.detokenizer({"<|im_end|>", "[not there]"}).feed(ids) == "hello<|im_end|>"
+    assert tokenizer.detokenizer().feed(ids) == "hello"
+    assert "<|im_end|>" in tokenizer.added_tokens

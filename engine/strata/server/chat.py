@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from strata.errors import CheckpointError, RequestError
+
+_ALWAYS_GIVEN = {"messages", "add_generation_prompt"}
 
 
 class ChatTemplate:
@@ -26,18 +30,34 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], *, origin: str) -> None:
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            names = find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise CheckpointError(f"{origin}: the chat template is not valid Jinja: {error}") from error
+        self.source = source
         self._special_tokens = dict(special_tokens)
+        # What a request may set: the variables that the template reads, beside those that it always gets.
+        self.variables = names - _ALWAYS_GIVEN - set(environment.globals) - self._special_tokens.keys()
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return "tools" in self.variables
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The prompt for the next answer. Raises RequestError when the template refuses the conversation."""
+        given = {**self._special_tokens, **variables, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **self._special_tokens
-            )
+            return self._template.render(messages=messages, tools=list(tools) or None, **given)
         except TemplateError as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise RequestError(message, param="messages", code="invalid_messages") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,12 @@ class Tokenizer:
     def __init__(self, directory: Path) -> None:
         path = directory / "tokenizer.json"
         self._tokenizer = load_tokenizer(path)
-        self._bytes = _TokenBytes(self._tokenizer, read_json(path), origin=str(path))
+        table = read_json(path)
+        self._bytes = _TokenBytes(self._tokenizer, table.get("decoder"), origin=str(path))
+        added = table.get("added_tokens") or ()
+        self.added_tokens = frozenset(token["content"] for token in added)  # beside the vocabulary, special or not
+        self._special = {token["id"]: str(token["content"]) for token in added if token.get("special")}
+        self._bytes.update(dict.fromkeys(self._special, b""))
         self._config = read_json_if_there(directory / "tokenizer_config.json")
         # Characters that one token stands for at most; None where an unknown token may stand for any text.
         self.longest_token = max(map(len, self._tokenizer.get_vocab())) if self._bytes.has_every_byte else None
@@ -38,9 +43,12 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def detokenizer(self) -> Detokenizer:
-        """One for each answer."""
-        return Detokenizer(self._bytes)
+    def detokenizer(self, marks: Collection[str] = ()) -> Detokenizer:
+        """One for each answer. Special tokens are no text, but for ``marks``, which a parser of the text needs."""
+        if not marks:
+            return Detokenizer(self._bytes)
+        shown = {token_id: text.encode() for token_id, text in self._special.items() if text in marks}
+        return Detokenizer(_Shown(self._bytes, shown))
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -73,12 +81,12 @@ class Detokenizer:
 
 
 class _TokenBytes(dict[int, bytes]):
-    """Token id to the bytes it stands for, filled as ids are met. Special tokens and unknown ids stand for none."""
+    """Token id to the bytes it stands for, filled as ids are met. Unknown ids stand for none."""
 
-    def __init__(self, tokenizer: Any, table: Mapping[str, Any], *, origin: str) -> None:
+    def __init__(self, tokenizer: Any, decoder: Mapping[str, Any] | None, *, origin: str) -> None:
         super().__init__()
         self._tokenizer = tokenizer
-        steps = _steps(table.get("decoder"))
+        steps = _steps(decoder)
         kinds = [step.get("type") for step in steps]
         self._byte_level = _byte_level_alphabet() if "ByteLevel" in kinds else None
         self._byte_fallback = "ByteFallback" in kinds
@@ -90,7 +98,6 @@ class _TokenBytes(dict[int, bytes]):
                 "Strata knows ByteLevel, ByteFallback, Metaspace and Replace"
             )
         self._before = "" if steps else " "  # without a decoder, tokens are words
-        self.update((token["id"], b"") for token in table.get("added_tokens") or () if token.get("special"))
 
     def __missing__(self, token_id: int) -> bytes:
         token = self._tokenizer.id_to_token(token_id)
@@ -107,6 +114,17 @@ class _TokenBytes(dict[int, bytes]):
         for old, new in self._replacements:
             token = token.replace(old, new)
         return (self._before + token).encode()
+
+
+class _Shown(dict[int, bytes]):
+    """A table of bytes, and some tokens of it that stand for others here."""
+
+    def __init__(self, table: Mapping[int, bytes], shown: Mapping[int, bytes]) -> None:
+        super().__init__(shown)
+        self._table = table
+
+    def __missing__(self, token_id: int) -> bytes:
+        return self._table[token_id]
 
 
 def _steps(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
