@@ -91,5 +91,5 @@ def test_the_sampler_draws_as_on_a_cpu(settings: dict[str, float]) -> None:
         params = SamplingParams(max_tokens=9, seed=5, **settings)  # type: ignore[arg-type]
         sampler.add("a", params, (1, 2))
         logits = torch.randn(60, 1, 1000, generator=torch.Generator().manual_seed(4)).to(device) * 2
-        drawn.append([sampler.sample(row, ["a"])[0] for row in logits])
+        drawn.append([sampler.sample(row, ["a"]).token_ids[0] for row in logits])
     assert drawn[0] == drawn[1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from strata.sampling import filters
-from strata.sampling.filters import candidates, draw, penalize, scale
+from strata.sampling.filters import candidates, draw, drop_unlikely, scale
 
 VOCAB = 40
 
@@ -108,8 +108,18 @@ def test_scale(temperature: float) -> None:
     assert torch.allclose(scale(logits, [temperature]).softmax(-1).double(), expected, atol=1e-6)
 
 
-def test_penalize() -> None:
-    logits = torch.tensor([[2.0, -2.0, 4.0, 0.0], [2.0, -2.0, 4.0, 0.0]])
-    seen = torch.tensor([[True, True, False, True], [False, False, True, False]])
-    expected = torch.tensor([[1.0, -4.0, 4.0, 0.0], [2.0, -2.0, 1.0, 0.0]])
-    assert torch.equal(penalize(logits, seen, torch.tensor([[2.0], [4.0]])), expected)
+@pytest.mark.parametrize("min_p", [0.0, 1e-30, 0.05, 0.5, 1.0])
+def test_drop_unlikely(min_p: float) -> None:
+    logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(9)) * 2
+    logits[1] = 0
+    logits[2, 3:] = -torch.inf
+    probs = (logits.double() / 0.7).softmax(-1)
+    expected = (probs >= min_p * probs.amax(-1, keepdim=True)) & (probs > 0)
+    left = drop_unlikely(scale(logits, [0.7] * 5), [min_p] * 5)
+    assert torch.equal(left > -torch.inf, expected)
+
+
+def test_rows_have_their_own_min_p() -> None:
+    logits = torch.tensor([[0.0, -1.0, -2.0, -3.0]]).expand(3, -1)
+    left = drop_unlikely(scale(logits, [1.0] * 3), [0.0, 0.2, 0.9])
+    assert (left > -torch.inf).sum(-1).tolist() == [4, 2, 1]

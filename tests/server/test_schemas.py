@@ -63,6 +63,22 @@ def test_a_body_that_cannot_be_read_says_where(body: bytes, code: str, words: st
         pytest.param("repetition_penalty", 1e-38, "from 0.01 to 100", id="a divisor that overflows"),
         pytest.param("repetition_penalty", 101, "from 0.01 to 100", id="a factor that overflows"),
         pytest.param("seed", 2**63, "64-bit", id="a seed of 65 bits"),
+        pytest.param("min_p", 1.1, "from 0 (off) to 1", id="more than the likeliest"),
+        pytest.param("min_p", -0.1, "from 0 (off) to 1", id="less than nothing"),
+        pytest.param("presence_penalty", 2.1, "from -2 to 2", id="presence too high"),
+        pytest.param("frequency_penalty", -2.1, "from -2 to 2", id="frequency too low"),
+        pytest.param("frequency_penalty", "1", "from -2 to 2", id="a string for a penalty"),
+        pytest.param("logit_bias", {"5": 101}, "from -100 to 100", id="a bias too high"),
+        pytest.param("logit_bias", {"five": 1}, "token ids", id="a word for a token id"),
+        pytest.param("logit_bias", {"-1": 1}, "token ids", id="a token id below zero"),
+        pytest.param("logit_bias", {"05": 1}, "token ids", id="a token id written oddly"),
+        pytest.param("logit_bias", {str(i): 1 for i in range(1025)}, "up to 1024", id="too many biases"),
+        pytest.param("logit_bias", [1], "an object", id="a list for an object"),
+        pytest.param("logprobs", 1, "true or false", id="a number of a completion's"),
+        pytest.param("top_logprobs", 21, "from 0 to 20", id="too many likely tokens"),
+        pytest.param("priority", 2**31, "smaller ones run first", id="a priority of 33 bits"),
+        pytest.param("timeout", 0, "above 0", id="no time"),
+        pytest.param("timeout", 86_401, "up to 86400", id="more than a day"),
         pytest.param("n", 0, "from 1 to 16", id="no choices"),
         pytest.param("n", 17, "from 1 to 16", id="too many choices"),
         pytest.param("n", True, "from 1 to 16", id="true is not 1"),
@@ -113,15 +129,9 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -0.5),
-        ("logit_bias", {"5": 1}),
-        ("min_p", 0.1),
         ("store", True),
         ("reasoning_effort", "high"),
-        ("presence_penalty", False),  # JSON's false is not 0
+        ("store", 0),  # 0 is not JSON's false
     ],
 )
 def test_what_is_not_served_yet_is_refused_by_name(field: str, value: Any) -> None:
@@ -171,6 +181,19 @@ def test_stream_options_need_a_stream() -> None:
     assert chat(stream=True, stream_options={"include_usage": True}).include_usage
     error = refusal(ChatRequest, {"messages": HELLO, "stream_options": {"include_usage": True}})
     assert error.param == "stream_options"
+
+
+def test_top_logprobs_need_logprobs() -> None:
+    assert chat(logprobs=True, top_logprobs=3).num_logprobs == 3
+    assert chat(logprobs=True).num_logprobs == 0
+    assert chat(top_logprobs=0).num_logprobs is None
+    assert refusal(ChatRequest, {"messages": HELLO, "top_logprobs": 3}).param == "top_logprobs"
+
+
+def test_completions_have_up_to_five_logprobs_and_none_of_an_echo() -> None:
+    assert parse(CompletionRequest, b'{"prompt": "a", "logprobs": 5}').num_logprobs == 5
+    assert "0 (the token alone) to 5" in str(refusal(CompletionRequest, {"prompt": "a", "logprobs": 6}))
+    assert refusal(CompletionRequest, {"prompt": "a", "logprobs": 0, "echo": True}).param == "echo"
 
 
 def test_stop_is_a_string_or_a_list() -> None:

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
-NEEDED = ("torch", "tokenizers", "jinja2", "fastapi", "uvicorn", "uvloop", "httptools", "prometheus_client", "tqdm")
+NEEDED = (
+    "torch",
+    "tokenizers",
+    "llguidance",
+    "jinja2",
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "prometheus_client",
+    "tqdm",
+)
 
 EPILOG = """examples:
   strata serve builtin://smollm2-135m

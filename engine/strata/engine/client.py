@@ -152,11 +152,13 @@ class EngineClient(Lifecycle):
 
     def _on_event(self, event: Event) -> None:
         match event:
-            case StepOutputs(outputs, stats):
+            case StepOutputs(outputs, stats, rejected):
                 self._stats = stats
                 for output in outputs:
                     if output.request_id in self._open:  # else just aborted
                         self._open[output.request_id].put_nowait(output)
+                for rejection in rejected:
+                    self._on_event(rejection)
             case Rejected(request_id, error):
                 if request_id in self._open:
                     self._open[request_id].put_nowait(error)

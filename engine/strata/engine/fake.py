@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from math import log
 
 from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
 from strata.errors import OverloadedError, StrataError, UsageError
-from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.request import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.admission import check_id
 from strata.scheduler.stats import SchedulerStats
 from strata.scheduler.stopping import finish_reason
@@ -38,6 +39,15 @@ FAKE_READY = EngineReady(
 def echo(request: GenerationRequest) -> Iterable[int]:
     """The script that answers with the prompt."""
     return request.prompt_token_ids
+
+
+def _logprobs(token_id: int, request: GenerationRequest) -> tuple[TokenLogprobs, ...]:
+    """The token halves the probability that is left, and so does each of those below it, which are the next likely."""
+    num_top = request.sampling.logprobs
+    if num_top is None:
+        return ()
+    top = tuple((token_id - place, log(0.5) * (place + 1)) for place in range(min(num_top, token_id + 1)))
+    return (TokenLogprobs(log(0.5), top),)
 
 
 class FakeEngine(Lifecycle):
@@ -164,7 +174,7 @@ class FakeEngine(Lifecycle):
                     max_model_len=self._facts.max_model_len,
                 )
                 finished = reason is not None
-                yield TokenOutput(request.request_id, (token_id,), reason)
+                yield TokenOutput(request.request_id, (token_id,), reason, logprobs=_logprobs(token_id, request))
                 if finished:
                     return
         finally:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from strata.config import EngineConfig
-from strata.engine.messages import EngineReady, StepOutputs
-from strata.request import GenerationRequest
+from strata.engine.messages import EngineReady, Rejected, StepOutputs
+from strata.errors import StrataError
+from strata.request import GenerationRequest, TokenOutput
 from strata.runner.runner import Runner
-from strata.sampling.sampler import Sampler
+from strata.sampling.grammar import GrammarCompiler
+from strata.sampling.sampler import Drawn, Sampler
 from strata.scheduler.admission import check_vocabulary
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
 from strata.store.reader import Store
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+# With nothing else to do, a step waits this long for a grammar: commands are looked at between steps.
+_COMPILE_SECONDS = 0.02
 
 
 class EngineLoop:
@@ -34,6 +46,11 @@ class EngineLoop:
             vocab_size=model.vocab_size,
             generation_config=store.generation_config,
         )
+        self._grammars = GrammarCompiler(
+            store.path / "tokenizer.json", vocab_size=model.vocab_size, eos_token_ids=store.eos_token_ids
+        )
+        # Requests whose grammar is being compiled; the scheduler does not know them yet.
+        self._compiling: dict[str, tuple[GenerationRequest, Future[LLMatcher]]] = {}
         self._scheduler = Scheduler(
             config.scheduler,
             num_blocks=runner.num_blocks,
@@ -45,7 +62,7 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """Whether a request has not ended."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._compiling)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request.
@@ -53,27 +70,37 @@ class EngineLoop:
         Raises RequestError for one that can never be served, OverloadedError when too many wait.
         """
         check_vocabulary(request.prompt_token_ids, vocab_size=self.ready.vocab_size)
-        self._scheduler.add(request)
-        self._sampler.add(request.request_id, request.sampling, request.prompt_token_ids)
+        if request.sampling.grammar is None:
+            self._admit(request)
+        else:
+            self._compiling[request.request_id] = request, self._grammars.compile(request.sampling.grammar)
 
     def abort(self, request_id: str) -> None:
         """Drop a request and free its blocks now; one that has ended or never was is ignored."""
+        if request_id in self._compiling:
+            _, future = self._compiling.pop(request_id)
+            future.cancel()
         if self._scheduler.abort(request_id):
             self._sampler.remove(request_id)
 
     def step(self) -> StepOutputs:
         """Run one step and return what it produced: nothing while prompts are prefilled, or when there is no work."""
+        rejected = self._admit_compiled() if self._compiling else ()
         batch = self._scheduler.schedule()
         if batch is None:
-            return StepOutputs((), self.stats())
+            if self._compiling:
+                wait([future for _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
+            return StepOutputs((), self.stats(), rejected)
         logits = self._runner.run(batch)
         request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
-        token_ids = self._sampler.sample(logits, request_ids) if request_ids else []
-        outputs = self._scheduler.update(batch, dict(zip(request_ids, token_ids, strict=True)))
+        drawn = self._sampler.sample(logits, request_ids) if request_ids else Drawn()
+        outputs = self._scheduler.update(batch, dict(zip(request_ids, drawn.token_ids, strict=True)))
+        if drawn.logprobs or drawn.errors:
+            outputs = tuple(_completed(output, drawn) for output in outputs)
         for output in outputs:
             if output.finish_reason is not None:
                 self._sampler.remove(output.request_id)
-        return StepOutputs(outputs, self.stats())
+        return StepOutputs(outputs, self.stats(), rejected)
 
     def stats(self) -> SchedulerStats:
         """The scheduler's state now."""
@@ -82,3 +109,29 @@ class EngineLoop:
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and requests are in order. Call it between steps."""
         self._scheduler.check_integrity()
+
+    # --- inside
+
+    def _admit(self, request: GenerationRequest, matcher: LLMatcher | None = None) -> None:
+        self._scheduler.add(request)
+        self._sampler.add(request.request_id, request.sampling, request.prompt_token_ids, matcher)
+
+    def _admit_compiled(self) -> tuple[Rejected, ...]:
+        rejected = []
+        for request_id in [request_id for request_id, (_, future) in self._compiling.items() if future.done()]:
+            request, future = self._compiling.pop(request_id)
+            try:
+                self._admit(request, future.result())
+            except StrataError as error:
+                rejected.append(Rejected(request_id, error))
+        return tuple(rejected)
+
+
+def _completed(output: TokenOutput, drawn: Drawn) -> TokenOutput:
+    """The output with what the sampler knows beside its token."""
+    logprobs = drawn.logprobs.get(output.request_id)
+    return replace(
+        output,
+        logprobs=() if logprobs is None else (logprobs,),
+        error=drawn.errors.get(output.request_id, output.error),
+    )

@@ -62,19 +62,20 @@ class EngineReady:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutputs:
-    """The outputs of one step, for every request that got any."""
-
-    outputs: tuple[TokenOutput, ...]
-    stats: SchedulerStats
-
-
-@dataclass(frozen=True, slots=True)
 class Rejected:
     """A request was not let in: RequestError if it can never be served, OverloadedError if not now."""
 
     request_id: str
     error: StrataError
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """The outputs of one step, for every request that got any; and requests that were not let in after all."""
+
+    outputs: tuple[TokenOutput, ...]
+    stats: SchedulerStats
+    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

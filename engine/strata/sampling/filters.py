@@ -14,18 +14,28 @@ from torch.nn import functional
 LOOKS = (512, 4096)
 
 
-def penalize(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
-    """Weaken seen tokens: positive logits are divided by the penalty, others multiplied (Keskar et al. 2019, CTRL).
-
-    logits [rows, vocab], seen bool [rows, vocab], penalty [rows, 1].
-    """
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-
-
 def scale(logits: Tensor, temperature: Sequence[float]) -> Tensor:
     """logits [rows, vocab] less each row's largest, divided by its temperature > 0: no temperature overflows."""
     shifted = logits - logits.amax(-1, keepdim=True)
     return shifted.div_(torch.tensor(temperature, dtype=logits.dtype, device=logits.device)[:, None])
+
+
+def drop_unlikely(scaled: Tensor, min_p: Sequence[float]) -> Tensor:
+    """-inf in the place of tokens less likely than ``min_p`` of the likeliest (Nguyen et al. 2024), changed in place.
+
+    scaled [rows, vocab] as ``scale`` gives it, so that a row's largest is 0. top_k and top_p see what is left.
+    """
+    least = torch.tensor(min_p, dtype=scaled.dtype, device=scaled.device).log_()
+    return scaled.masked_fill_(scaled < least[:, None], -torch.inf)
+
+
+def likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The ``width`` largest of each row, values and ids, in the order of a stable sort."""
+    if width == scaled.shape[1]:
+        return scaled.sort(dim=-1, descending=True, stable=True)
+    ids = scaled.topk(width, -1, sorted=False).indices.sort(-1).values
+    values, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(-1, order)
 
 
 def draw(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float], uniform: Sequence[float]) -> list[int]:
@@ -39,10 +49,10 @@ def draw(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float], uniform: 
     filtered = [i for i, it_is in enumerate(is_filtered) if it_is]
     token_ids = [0] * len(top_k)
     if whole:
-        chosen = _pick(_rows(scaled, whole).softmax(-1), [uniform[i] for i in whole])
+        chosen = _pick(rows_of(scaled, whole).softmax(-1), [uniform[i] for i in whole])
         _scatter(token_ids, whole, chosen)
     if filtered:
-        rest = _rows(scaled, filtered)
+        rest = rows_of(scaled, filtered)
         ids, probs = candidates(rest, [top_k[i] for i in filtered], [top_p[i] for i in filtered])
         chosen = _pick(probs, [uniform[i] for i in filtered])
         _scatter(token_ids, filtered, ids.gather(-1, chosen[:, None])[:, 0])
@@ -62,7 +72,7 @@ def candidates(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> 
     ids = torch.zeros(rows, 0, dtype=torch.int64, device=scaled.device)
     probs = torch.zeros(rows, 0, device=scaled.device)
     for width in (*(look for look in LOOKS if look < vocab), vocab):
-        subset = _rows(scaled, pending)
+        subset = rows_of(scaled, pending)
         found = _filter(subset, width, [limits[i] for i in pending], [top_p[i] for i in pending])
         ids, probs = (functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in (ids, probs))
         ids[pending], probs[pending] = found.ids, found.probs
@@ -82,19 +92,10 @@ class _Found:
     complete: list[bool]
 
 
-def _likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The ``width`` largest of each row, values and ids, in the order of a stable sort."""
-    if width == scaled.shape[1]:
-        return scaled.sort(dim=-1, descending=True, stable=True)
-    ids = scaled.topk(width, -1, sorted=False).indices.sort(-1).values
-    values, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
-    return values, ids.gather(-1, order)
-
-
 def _filter(scaled: Tensor, width: int, limits: Sequence[int], top_p: Sequence[float]) -> _Found:
     """The filters over each row's ``width`` likeliest tokens."""
     vocab = scaled.shape[1]
-    values, ids = _likeliest(scaled, width)
+    values, ids = likeliest(scaled, width)
     limit = torch.tensor(limits, device=scaled.device)[:, None]
     nucleus = torch.tensor(top_p, dtype=torch.float64, device=scaled.device)[:, None]
     kept = values.masked_fill(torch.arange(width, device=scaled.device) >= limit, -torch.inf)
@@ -120,7 +121,8 @@ def _pick(probs: Tensor, uniform: Sequence[float]) -> Tensor:
     return torch.searchsorted(sums, target, right=True)[:, 0].clamp_(max=probs.shape[1] - 1)
 
 
-def _rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+def rows_of(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """Some rows, or the tensor itself where they are all of it."""
     return tensor if len(rows) == tensor.shape[0] else tensor[list(rows)]
 
 

@@ -5,82 +5,121 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from strata.request import SamplingParams
-from strata.sampling.filters import draw, penalize, scale
+from strata.request import SamplingParams, TokenLogprobs
+from strata.sampling.adjust import Adjustments, needs_adjusting
+from strata.sampling.filters import draw, drop_unlikely, likeliest, rows_of, scale
+from strata.sampling.grammar import Masks
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 # A temperature below this is greedy: the likeliest token leads the next by more than any draw can bridge, and float32
 # has no number for the smallest ones.
 MIN_TEMPERATURE = 1e-5
 
+MIN_LOGPROB = -9999.0  # what OpenAI gives for a token that cannot come; JSON has no infinity
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One token for each row, None where none could be drawn. By request id: logarithms of probabilities where they
+    were asked for, and why there is no token, where the reason is known."""
+
+    token_ids: list[int | None] = field(default_factory=list)
+    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
 
 @dataclass(slots=True)
 class _Request:
+    request_id: str
     params: SamplingParams
     seed: int
     num_tokens: int  # of the prompt and drawn so far: the position of the next token
-    seen: Tensor | None  # bool [vocab], the tokens that repetition_penalty weakens; None where it is off
+    slot: int | None  # in the adjustments; None when it has none
+    matcher: LLMatcher | None
 
 
 class Sampler:
     """Draws the next token of each request by its own parameters.
 
-    A draw depends on the request's logits, parameters, seed and position alone, never on what else is in the batch.
+    A draw depends on the request's logits, parameters, seed, output and position alone, never on what else is in the
+    batch. In order: penalties and bias, grammar, temperature, min_p, top_k, top_p.
     """
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
         self._requests: dict[str, _Request] = {}
+        self._adjustments = Adjustments(device)
+        self._masks = Masks(vocab_size)
 
-    def add(self, request_id: str, params: SamplingParams, prompt_token_ids: Sequence[int]) -> None:
-        """Make a request known; ``prompt_token_ids`` count as seen for its repetition penalty."""
+    def add(
+        self,
+        request_id: str,
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int],
+        matcher: LLMatcher | None = None,
+    ) -> None:
+        """Make a request known; ``prompt_token_ids`` count as seen for its repetition penalty.
+
+        ``matcher``: of its grammar, which this sampler moves on.
+        """
         assert request_id not in self._requests, f"request {request_id} is sampled already"
-        seen = None
-        if params.repetition_penalty != 1:
-            seen = torch.zeros(self.vocab_size, dtype=torch.bool, device=self.device)
-            seen[torch.tensor(prompt_token_ids, device=self.device)] = True
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        self._requests[request_id] = _Request(params, seed, len(prompt_token_ids), seen)
+        slot = self._adjustments.add(params, prompt_token_ids) if needs_adjusting(params) else None
+        self._requests[request_id] = _Request(request_id, params, seed, len(prompt_token_ids), slot, matcher)
 
     def remove(self, request_id: str) -> None:
         """Forget a request; unknown ids are ignored."""
-        self._requests.pop(request_id, None)
+        request = self._requests.pop(request_id, None)
+        if request is not None and request.slot is not None:
+            self._adjustments.remove(request.slot)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, request_ids: Sequence[str]) -> list[int | None]:
+    def sample(self, logits: Tensor, request_ids: Sequence[str]) -> Drawn:
         """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's.
 
         None for a row that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
         """
         requests = [self._requests[request_id] for request_id in request_ids]
         assert logits.shape == (len(requests), self.vocab_size), f"{list(logits.shape)} for {len(requests)} requests"
-        logits = self._penalize(logits, requests)
-        largest, likeliest = logits.max(-1)
-        token_ids: list[int | None] = likeliest.tolist()
+        adjusted = self._adjust(logits, requests)
+        allowed, failed = self._constrain(adjusted, requests)
+        largest, best = allowed.max(-1)
+        token_ids: list[int | None] = best.tolist()
         for i, is_sound in enumerate(largest.isfinite().tolist()):
-            if not is_sound:
+            if not is_sound or i in failed:
                 token_ids[i] = None
-        self._draw(logits, requests, token_ids)
-        for request, token_id in zip(requests, token_ids, strict=True):
-            request.num_tokens += 1
-            if request.seen is not None and token_id is not None:
-                request.seen[token_id] = True
-        return token_ids
+        self._draw(allowed, requests, token_ids)
+        self._record(requests, token_ids)
+        errors = {requests[i].request_id: reason for i, reason in failed.items()}
+        return Drawn(token_ids, self._logprobs(adjusted, requests, token_ids), errors)
 
-    def _penalize(self, logits: Tensor, requests: Sequence[_Request]) -> Tensor:
-        seen = {i: request.seen for i, request in enumerate(requests) if request.seen is not None}
-        if not seen:
+    # --- before the draw
+
+    def _adjust(self, logits: Tensor, requests: Sequence[_Request]) -> Tensor:
+        slots = {i: request.slot for i, request in enumerate(requests) if request.slot is not None}
+        if not slots:
             return logits
-        rows = list(seen)
-        penalty = torch.tensor([requests[i].params.repetition_penalty for i in rows], device=self.device)[:, None]
         logits = logits.clone()
-        logits[rows] = penalize(logits[rows], torch.stack(list(seen.values())), penalty)
+        self._adjustments.apply(logits, list(slots), list(slots.values()))
         return logits
+
+    def _constrain(self, logits: Tensor, requests: Sequence[_Request]) -> tuple[Tensor, dict[int, str]]:
+        matchers = {i: request.matcher for i, request in enumerate(requests) if request.matcher is not None}
+        if not matchers:
+            return logits, {}
+        logits = logits.clone()
+        return logits, self._masks.apply(logits, list(matchers), list(matchers.values()))
+
+    # --- the draw
 
     def _draw(self, logits: Tensor, requests: Sequence[_Request], token_ids: list[int | None]) -> None:
         """Put drawn tokens in the place of the likeliest, where a request is not greedy."""
@@ -92,15 +131,56 @@ class Sampler:
         if not random:
             return
         params = [requests[i].params for i in random]
-        rows = logits if len(random) == len(requests) else logits[random]
+        scaled = scale(rows_of(logits, random), [p.temperature for p in params])
+        if any(p.min_p > 0 for p in params):
+            scaled = drop_unlikely(scaled, [p.min_p for p in params])
         drawn = draw(
-            scale(rows, [p.temperature for p in params]),
+            scaled,
             [p.top_k for p in params],
             [p.top_p for p in params],
             [uniform(requests[i].seed, requests[i].num_tokens) for i in random],
         )
         for i, token_id in zip(random, drawn, strict=True):
             token_ids[i] = token_id
+
+    # --- after the draw
+
+    def _record(self, requests: Sequence[_Request], token_ids: Sequence[int | None]) -> None:
+        slots, drawn = [], []
+        for request, token_id in zip(requests, token_ids, strict=True):
+            request.num_tokens += 1
+            if token_id is None:
+                continue
+            if request.slot is not None:
+                slots.append(request.slot)
+                drawn.append(token_id)
+            if request.matcher is not None:
+                request.matcher.consume_token(token_id)
+        if slots:
+            self._adjustments.record(slots, drawn)
+
+    def _logprobs(
+        self, logits: Tensor, requests: Sequence[_Request], token_ids: Sequence[int | None]
+    ) -> dict[str, TokenLogprobs]:
+        wanted = {
+            i: (token_id, request.params.logprobs)
+            for i, (request, token_id) in enumerate(zip(requests, token_ids, strict=True))
+            if request.params.logprobs is not None and token_id is not None
+        }
+        if not wanted:
+            return {}
+        rows = rows_of(logits, list(wanted))
+        total = rows.logsumexp(-1, keepdim=True)
+        drawn = torch.tensor([token_id for token_id, _ in wanted.values()], device=self.device)
+        own = (rows.gather(-1, drawn[:, None]) - total).clamp_(min=MIN_LOGPROB)[:, 0].tolist()
+        width = min(max(num_top for _, num_top in wanted.values()), self.vocab_size)
+        values, ids = likeliest(rows, width)
+        values = (values - total).clamp_(min=MIN_LOGPROB)
+        table = zip(wanted.items(), own, ids.tolist(), values.tolist(), strict=True)
+        return {
+            requests[i].request_id: TokenLogprobs(logprob, tuple(zip(top_ids[:num_top], top[:num_top], strict=True)))
+            for (i, (_, num_top)), logprob, top_ids, top in table
+        }
 
 
 def uniform(seed: int, position: int) -> float:

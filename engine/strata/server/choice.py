@@ -11,22 +11,25 @@ from strata.engine.api import Engine
 from strata.errors import EngineError
 from strata.request import FinishReason
 from strata.server.job import Job, Piece
+from strata.server.logprobs import ScoredText
 from strata.server.metrics import Metrics
+from strata.server.model import ServedModel
 from strata.server.stop import StopStrings
-from strata.server.tokenizer import Detokenizer
 
 # Outputs that wait already are taken without a pause; after so many, other requests have their turn.
 _TURN = 32
 
 
 async def generate_choice(
-    job: Job, index: int, engine: Engine, detokenizer: Detokenizer, metrics: Metrics
+    job: Job, index: int, engine: Engine, model: ServedModel, metrics: Metrics
 ) -> AsyncGenerator[Piece, None]:
     """The text of one choice as it grows; the last piece has a finish reason. Closing the iterator ends its generation.
 
     Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
     """
     request = job.requests[index]
+    detokenizer = model.detokenizer()
+    scored = ScoredText(detokenizer, model.token_bytes) if request.sampling.logprobs is not None else None
     stops = StopStrings(job.stop_strings) if job.stop_strings else None
     num_tokens = 0
     previous = 0.0
@@ -50,17 +53,20 @@ async def generate_choice(
                         await asyncio.sleep(0)
                 if reason is FinishReason.STOP:
                     ids = ids[:-1]  # the token that stops is no part of the text
-                text = detokenizer.feed(ids)
+                text = detokenizer.feed(ids) if scored is None else scored.feed(ids, output.logprobs)
                 if reason is not None:
                     text += detokenizer.flush()
+                met = False
                 if stops is not None:
                     text, met = stops.feed(text)
                     if met:
                         reason = FinishReason.STOP
                     elif reason is not None:
                         text += stops.flush()
+                is_all = reason is not None and not met
+                tokens = () if scored is None else scored.shown(text, is_all=is_all)
                 if reason is not None or text:
-                    yield Piece(index, text, reason, num_tokens, output.num_cached_tokens)
+                    yield Piece(index, text, reason, num_tokens, output.num_cached_tokens, tokens)
                 if reason is not None:
                     return
         raise EngineError("the engine ended the answer without a reason")

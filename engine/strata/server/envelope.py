@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from strata.server.job import Answer, Choice, Job, Piece
+from strata.server.logprobs import ScoredToken, chat_logprobs, text_logprobs
 
 DONE = b"data: [DONE]\n\n"
 
@@ -23,7 +25,6 @@ class Envelope(ABC):
 
     object_name: ClassVar[str]
     chunk_name: ClassVar[str]
-    empty: ClassVar[dict[str, Any]]  # a chunk's choice without new text
     around_text: ClassVar[tuple[str, str]]  # JSON before and after a new text in a chunk's choice
 
     def __init__(self, job: Job, *, include_usage: bool = False) -> None:
@@ -58,10 +59,12 @@ class Envelope(ABC):
         """The chunk with new text, and the one with the reason for which a choice ends. Runs for every token."""
         self._answer.add(piece)
         chunk = b""
-        if piece.text:
+        if piece.tokens:
+            chunk = self._chunk(piece.choice, self._delta(piece.text), logprobs=self._logprobs(piece.tokens))
+        elif piece.text:
             chunk = (self._before_text[piece.choice] + _quote(piece.text) + self._after_text).encode()
         if piece.finish_reason is not None:
-            chunk += self._chunk(piece.choice, self.empty, finish_reason=piece.finish_reason)
+            chunk += self._chunk(piece.choice, self._delta(None), finish_reason=piece.finish_reason)
         return chunk
 
     def closing(self) -> bytes:
@@ -70,23 +73,47 @@ class Envelope(ABC):
             return DONE
         return f'{self._chunk_head}"choices":[],"usage":{_encode(self._answer.usage())}}}\n\n'.encode() + DONE
 
-    def _chunk(self, index: int, content: dict[str, Any], *, finish_reason: str | None = None) -> bytes:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
-        return f'{self._chunk_head}"choices":[{_encode(choice)}]{self._tail}'.encode()
+    def _chunk(
+        self,
+        index: int,
+        content: dict[str, Any],
+        *,
+        logprobs: dict[str, Any] | None = None,
+        finish_reason: str | None = None,
+    ) -> bytes:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
+        warnings = f',"warnings":{_encode(self._job.warnings)}' if finish_reason and self._job.warnings else ""
+        return f'{self._chunk_head}"choices":[{_encode(choice)}]{warnings}{self._tail}'.encode()
 
     # --- an answer in one piece
 
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
         choices = [
-            {"index": choice.index, **self._content(choice), "logprobs": None, "finish_reason": choice.finish_reason}
+            {
+                "index": choice.index,
+                **self._content(choice),
+                "logprobs": self._logprobs(choice.tokens) if self._job.wants_logprobs else None,
+                "finish_reason": choice.finish_reason,
+            }
             for choice in self._answer.choices
         ]
-        return _encode({**self._head, "choices": choices, "usage": self._answer.usage()}).encode()
+        return _encode({**self._head, "choices": choices, **self._counts()}).encode()
+
+    def _counts(self) -> dict[str, Any]:
+        return {"usage": self._answer.usage()} | ({"warnings": self._job.warnings} if self._job.warnings else {})
+
+    @abstractmethod
+    def _delta(self, text: str | None) -> dict[str, Any]:
+        """A chunk's new text; None: it has none."""
 
     @abstractmethod
     def _content(self, choice: Choice) -> dict[str, Any]:
         """What the choice says, in a whole answer."""
+
+    @abstractmethod
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+        """Of some tokens of a choice."""
 
 
 class ChatEnvelope(Envelope):
@@ -94,7 +121,6 @@ class ChatEnvelope(Envelope):
 
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
-    empty: ClassVar[dict[str, Any]] = {"delta": {}}
     around_text = '"delta":{"content":', "}"
 
     def opening(self) -> bytes:
@@ -102,23 +128,34 @@ class ChatEnvelope(Envelope):
         speaker = {"delta": {"role": "assistant", "content": ""}}
         return b"".join(self._chunk(choice.index, speaker) for choice in self._answer.choices)
 
+    def _delta(self, text: str | None) -> dict[str, Any]:
+        return {"delta": {} if text is None else {"content": text}}
+
     def _content(self, choice: Choice) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+        return chat_logprobs(tokens)
 
 
 class TextEnvelope(Envelope):
     """``/v1/completions``."""
 
     object_name = chunk_name = "text_completion"
-    empty: ClassVar[dict[str, Any]] = {"text": ""}
     around_text = '"text":', ""
 
     def opening(self) -> bytes:
         """With ``echo``, the prompts."""
         return b"".join(self._chunk(index, {"text": text}) for index, text in enumerate(self._job.echo))
 
+    def _delta(self, text: str | None) -> dict[str, Any]:
+        return {"text": text or ""}
+
     def _content(self, choice: Choice) -> dict[str, Any]:
         return {"text": choice.text}
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any]:
+        return text_logprobs(tokens)
 
 
 class PlainEnvelope(TextEnvelope):
@@ -127,8 +164,7 @@ class PlainEnvelope(TextEnvelope):
     def whole(self) -> bytes:
         (choice,) = self._answer.choices
         head = {key: self._head[key] for key in ("id", "model")}
-        rest = {"finish_reason": choice.finish_reason, "usage": self._answer.usage()}
-        return _encode({**head, "text": choice.text, **rest}).encode()
+        return _encode({**head, "text": choice.text, "finish_reason": choice.finish_reason, **self._counts()}).encode()
 
 
 def failure(body: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strata.request import FinishReason, GenerationRequest
+from strata.server.logprobs import ScoredToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class Job:
         return index % self.num_choices == 0
 
     @property
+    def wants_logprobs(self) -> bool:
+        """Whether pieces have the tokens of their text."""
+        return self.requests[0].sampling.logprobs is not None
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Of all prompts, each counted once however many choices it has."""
         return sum(len(request.prompt_token_ids) for request in self.requests[:: self.num_choices])
@@ -44,6 +50,7 @@ class Piece(NamedTuple):
     finish_reason: FinishReason | None
     num_tokens: int  # of the choice, generated so far
     num_cached_tokens: int = 0  # of its prompt
+    tokens: tuple[ScoredToken, ...] = ()  # of the text, where logprobs are wanted
 
 
 @dataclass(slots=True)
@@ -55,6 +62,7 @@ class Choice:
     finish_reason: FinishReason | None = None
     num_tokens: int = 0
     num_cached_tokens: int = 0
+    tokens: list[ScoredToken] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -77,6 +85,7 @@ class Answer:
         """Take in the next piece of one of the choices."""
         choice = self.choices[piece.choice]
         choice.texts.append(piece.text)
+        choice.tokens += piece.tokens
         choice.finish_reason, choice.num_tokens = piece.finish_reason, piece.num_tokens
         choice.num_cached_tokens = piece.num_cached_tokens
 

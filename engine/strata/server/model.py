@@ -16,12 +16,17 @@ from strata.errors import RequestError
 from strata.request import SamplingParams
 from strata.scheduler.admission import check_length, check_vocabulary
 from strata.server.chat import ChatTemplate
-from strata.server.schemas import ChatMessage, Sampling
+from strata.server.sampling import Sampling
+from strata.server.schemas import ChatMessage
 from strata.server.tokenizer import Detokenizer, Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_DEFAULTS = ("temperature", "top_p", "top_k", "repetition_penalty")
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+# Beyond these an answer gets a warning.
+MAX_SAFE_TEMPERATURE = 1.2
+MIN_SAFE_TOP_P = 0.8  # with a temperature above 1
 
 
 class ServedModel:
@@ -99,12 +104,17 @@ class ServedModel:
             )
         stop_token_ids = tuple(body.stop_token_ids or ())
         check_vocabulary(stop_token_ids, vocab_size=self._vocab_size, param="stop_token_ids")
+        check_vocabulary([token_id for token_id, _ in body.biases], vocab_size=self._vocab_size, param="logit_bias")
         chosen = {name: getattr(body, name) for name in _DEFAULTS}
         default = {name: getattr(self._defaults, name) for name in _DEFAULTS}
         given = {name: default[name] if value is None else value for name, value in chosen.items()}
         return SamplingParams(
             max_tokens=room if limit is None else limit,
             seed=body.seed,
+            presence_penalty=body.presence_penalty or 0.0,
+            frequency_penalty=body.frequency_penalty or 0.0,
+            logit_bias=body.biases,
+            logprobs=body.num_logprobs,
             stop_token_ids=stop_token_ids,
             ignore_eos=body.ignore_eos,
             # -1 is what some clients call "off".
@@ -115,6 +125,10 @@ class ServedModel:
         """One for each answer."""
         return self._tokenizer.detokenizer()
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes, or the name, of one token."""
+        return self._tokenizer.token_bytes(token_id)
+
 
 def each_seeded(sampling: SamplingParams, num_choices: int) -> Iterator[SamplingParams]:
     """The parameters of each choice: the first has the request's own seed, so it is the answer that ``n`` 1 gets."""
@@ -124,6 +138,23 @@ def each_seeded(sampling: SamplingParams, num_choices: int) -> Iterator[Sampling
         else:
             digest = hashlib.blake2b(f"{sampling.seed}/{index}".encode(), digest_size=8).digest()
             yield replace(sampling, seed=int.from_bytes(digest, "little", signed=True))
+
+
+def risks(sampling: SamplingParams) -> tuple[str, ...]:
+    """What is likely to spoil the answer, though it is allowed."""
+    temperature, top_p = sampling.temperature, sampling.top_p
+    found = []
+    if temperature > MAX_SAFE_TEMPERATURE:
+        found.append(
+            f"temperature is {temperature:g}: above {MAX_SAFE_TEMPERATURE:g} unlikely tokens come often, and an answer "
+            "may turn into noise"
+        )
+    if temperature > 1 and top_p < MIN_SAFE_TOP_P:
+        found.append(
+            f"top_p is {top_p:g} with a temperature of {temperature:g}: a small nucleus and a hot temperature work "
+            f"against each other; lower the temperature to 1, or raise top_p to {MIN_SAFE_TOP_P:g}"
+        )
+    return tuple(found)
 
 
 def _defaults(table: Mapping[str, Any]) -> Sampling:

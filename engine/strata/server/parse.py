@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from strata.errors import RequestError
-from strata.server.schemas import Body
+from strata.server.body import Body
 
 Request = TypeVar("Request", bound=Body)
 

@@ -10,123 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from strata.errors import RequestError
+from strata.server.body import Body
+from strata.server.sampling import MaxTokens, Sampling
 
-MAX_STOP_STRINGS = 4
 MAX_CHOICES = 16  # of each prompt
 MAX_SEQUENCES = 128  # of one request: prompts times choices
-SEED_RANGE = (-(2**63), 2**63 - 1)
+MAX_TOP_LOGPROBS = 20  # of chats; OpenAI's limits
+MAX_TEXT_LOGPROBS = 5
 
-Temperature = Annotated[float | None, Field(ge=0, le=2, description="a number from 0 (greedy) to 2")]
-TopP = Annotated[float | None, Field(gt=0, le=1, description="a number above 0, up to 1 (off)")]
-TopK = Annotated[
-    int | None, Field(ge=-1, le=2**31 - 1, description="a whole number of tokens up to 2147483647; 0 or -1 is off")
-]
-RepetitionPenalty = Annotated[float | None, Field(ge=0.01, le=100, description="a number from 0.01 to 100; 1 is off")]
-Seed = Annotated[int | None, Field(ge=SEED_RANGE[0], le=SEED_RANGE[1], description="a 64-bit signed whole number")]
-Stop = Annotated[
-    str | list[str] | None,
-    Field(description=f"a string, or a list of up to {MAX_STOP_STRINGS} strings, none of them empty"),
-]
 NumChoices = Annotated[
     int | None, Field(ge=1, le=MAX_CHOICES, description=f"a number of choices from 1 to {MAX_CHOICES}")
 ]
-MaxTokens = Annotated[
-    int | None, Field(ge=1, description="1 or more tokens (without it: what the context leaves after the prompt)")
-]
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    """Equality that tells 1 from true, as JSON does."""
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-class Body(BaseModel):
-    """A JSON object whose fields are all known."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-    place: ClassVar[str] = "the request"  # how errors call this object
-    # Fields that are not served yet, each with the values that ask for nothing.
-    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        for name, value in data.items():
-            if name in cls.unserved:
-                if not any(_same(value, neutral) for neutral in cls.unserved[name]):
-                    raise RequestError(
-                        f"{name!r} is not served yet; leave it out of {cls.place}",
-                        param=name,
-                        code="unsupported_parameter",
-                    )
-            elif name not in cls.model_fields:
-                allowed = ", ".join(sorted(cls.model_fields))
-                raise RequestError(
-                    f"{name!r} is no known field of {cls.place}; the fields are: {allowed}",
-                    param=name,
-                    code="unknown_parameter",
-                )
-        return {name: value for name, value in data.items() if name not in cls.unserved}
-
-
-class Sampling(Body):
-    """What every kind of generation can set; None takes the model's default."""
-
-    model: str | None = Field(None, description="a served name; left out: the first one")
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: TopK = None
-    repetition_penalty: RepetitionPenalty = None
-    seed: Seed = None
-    stop: Stop = None
-    stop_token_ids: list[int] | None = Field(None, description="a list of token ids that end the answer")
-    ignore_eos: bool = Field(False, description="true goes on behind the end-of-sequence token, for measurements")
-    max_tokens: MaxTokens = None
-
-    @field_validator("stop", mode="wrap")
-    @classmethod
-    def _check_stop(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        strings = [value] if isinstance(value, str) else value
-        if strings is None:
-            return None
-        if not isinstance(strings, list) or not all(isinstance(string, str) and string for string in strings):
-            raise ValueError("it is not")
-        if len(strings) > MAX_STOP_STRINGS:
-            raise ValueError(f"it has {len(strings)} strings")
-        return handler(value)
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        """``stop`` as a tuple."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def token_limit(self) -> int | None:
-        """The limit that was asked for, whichever name it came under."""
-        return self.max_tokens
-
-    @property
-    def num_choices(self) -> int:
-        """How many answers each prompt gets."""
-        return 1
-
-    @property
-    def wants_echo(self) -> bool:
-        """Whether the prompt stands before its answer."""
-        return False
 
 
 class StreamOptions(Body):
@@ -141,11 +38,7 @@ class StreamOptions(Body):
 class OpenAIRequest(Sampling):
     """What chat and text completions share."""
 
-    unserved = {
-        "presence_penalty": (None, 0),
-        "frequency_penalty": (None, 0),
-        "logit_bias": (None, {}),
-        "min_p": (None, 0),
+    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "store": (None, False),
     }
 
@@ -190,7 +83,7 @@ class ChatMessage(Body):
 
     place = "a message"
     # What clients send back from an answer that they got.
-    unserved = {
+    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "tool_calls": (None, []),
         "function_call": (None,),
         "refusal": (None,),
@@ -231,7 +124,7 @@ class ChatMessage(Body):
 class ChatRequest(OpenAIRequest):
     """The body of ``POST /v1/chat/completions``."""
 
-    unserved = {
+    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **OpenAIRequest.unserved,
         "tools": (None, []),
         "tool_choice": (None, "none", "auto"),
@@ -239,8 +132,6 @@ class ChatRequest(OpenAIRequest):
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
         "response_format": (None, {"type": "text"}),
-        "logprobs": (None, False),
-        "top_logprobs": (None, 0),
         "modalities": (None, ["text"]),
         "audio": (None,),
         "reasoning_effort": (None,),
@@ -250,6 +141,10 @@ class ChatRequest(OpenAIRequest):
 
     messages: list[ChatMessage] = Field(min_length=1, description="a list of at least one message")
     max_completion_tokens: MaxTokens = None
+    logprobs: bool | None = Field(False, description="true or false")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_TOP_LOGPROBS, description=f"a whole number from 0 to {MAX_TOP_LOGPROBS}"
+    )
     prediction: dict[str, Any] | None = None  # a hint that only saves time
 
     @model_validator(mode="after")
@@ -260,11 +155,17 @@ class ChatRequest(OpenAIRequest):
                 "they mean the same, give one",
                 param="max_completion_tokens",
             )
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("'top_logprobs' is allowed only with \"logprobs\": true", param="top_logprobs")
         return self
 
     @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 Prompt = str | list[int]
@@ -273,9 +174,8 @@ Prompt = str | list[int]
 class CompletionRequest(OpenAIRequest):
     """The body of ``POST /v1/completions``."""
 
-    unserved = {
+    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **OpenAIRequest.unserved,
-        "logprobs": (None,),
         "suffix": (None, ""),
     }
 
@@ -284,6 +184,12 @@ class CompletionRequest(OpenAIRequest):
     )
     echo: bool | None = Field(False, description="true puts the prompt before its answer")
     best_of: NumChoices = None
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_TEXT_LOGPROBS,
+        description=f"a whole number from 0 (the token alone) to {MAX_TEXT_LOGPROBS}",
+    )
 
     @field_validator("prompt", mode="wrap")
     @classmethod
@@ -299,6 +205,12 @@ class CompletionRequest(OpenAIRequest):
                 f"'best_of' is {self.best_of} and 'n' is {self.num_choices}; all choices that are made are returned, "
                 "so they must be the same: leave 'best_of' out",
                 param="best_of",
+            )
+        if self.echo and self.logprobs is not None:
+            raise RequestError(
+                "'echo' with 'logprobs' would need those of the prompt, which are not served; leave one of them out",
+                param="echo",
+                code="unsupported_parameter",
             )
         if len(self.prompts) * self.num_choices > MAX_SEQUENCES:
             raise RequestError(
@@ -317,6 +229,10 @@ class CompletionRequest(OpenAIRequest):
     @property
     def wants_echo(self) -> bool:
         return bool(self.echo)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 class GenerateRequest(Sampling):

@@ -17,7 +17,7 @@ from strata.request import GenerationRequest
 from strata.server.choice import generate_choice, merge
 from strata.server.job import Job, Piece
 from strata.server.metrics import Metrics
-from strata.server.model import ServedModel, each_seeded
+from strata.server.model import ServedModel, each_seeded, risks
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
 
 logger = logging.getLogger(__name__)
@@ -123,12 +123,27 @@ class Service:
         job_id = f"{prefix}-{uuid.uuid4().hex}"
         params = [model.sampling(body, len(prompt), param=param) for prompt in prompts]
         requests = [
-            GenerationRequest(f"{job_id}-{prompt * body.num_choices + choice}", prompts[prompt], sampling)
+            GenerationRequest(
+                f"{job_id}-{prompt * body.num_choices + choice}",
+                prompts[prompt],
+                sampling,
+                priority=body.priority or 0,
+                timeout_seconds=body.timeout,
+            )
             for prompt in range(len(prompts))
             for choice, sampling in enumerate(each_seeded(params[prompt], body.num_choices))
         ]
         echo = [model.decode(prompt) for prompt in given for _ in range(body.num_choices)] if body.wants_echo else []
-        return Job(job_id, tuple(requests), name, arrived, body.num_choices, body.stop_strings, tuple(echo))
+        return Job(
+            job_id,
+            tuple(requests),
+            name,
+            arrived,
+            num_choices=body.num_choices,
+            stop_strings=body.stop_strings,
+            echo=tuple(echo),
+            warnings=risks(params[0]),
+        )
 
     async def generate(self, job: Job) -> AsyncGenerator[Piece, None]:
         """The answer as it grows, pieces of all choices in the order in which they come; a choice's last piece has a
@@ -137,10 +152,7 @@ class Service:
         Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
         """
         model = self.model()
-        choices = [
-            generate_choice(job, index, self.engine, model.detokenizer(), self.metrics)
-            for index in range(len(job.requests))
-        ]
+        choices = [generate_choice(job, index, self.engine, model, self.metrics) for index in range(len(job.requests))]
         outcome = "abort"  # what it is when the iterator is closed early
         num_open = len(choices)
         has_tokens = False

@@ -43,6 +43,10 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token stands for; its name, if it is special and stands for nothing in a text."""
+        return self._bytes[token_id] or (self._tokenizer.id_to_token(token_id) or "").encode()
+
     def detokenizer(self, marks: Collection[str] = ()) -> Detokenizer:
         """One for each answer. Special tokens are no text, but for ``marks``, which a parser of the text needs."""
         if not marks:

@@ -1,0 +1,47 @@
+"""JSON objects of requests: every field is known, and refused by name where it is not served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from strata.errors import RequestError
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Equality that tells 1 from true, as JSON does."""
+    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+class Body(BaseModel):
+    """A JSON object whose fields are all known."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    place: ClassVar[str] = "the request"  # how errors call this object
+    # Fields that are not served yet, each with the values that ask for nothing.
+    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, value in data.items():
+            if name in cls.unserved:
+                if not any(_same(value, neutral) for neutral in cls.unserved[name]):
+                    raise RequestError(
+                        f"{name!r} is not served yet; leave it out of {cls.place}",
+                        param=name,
+                        code="unsupported_parameter",
+                    )
+            elif name not in cls.model_fields:
+                allowed = ", ".join(sorted(cls.model_fields))
+                raise RequestError(
+                    f"{name!r} is no known field of {cls.place}; the fields are: {allowed}",
+                    param=name,
+                    code="unknown_parameter",
+                )
+        return {name: value for name, value in data.items() if name not in cls.unserved}
