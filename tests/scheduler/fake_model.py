@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from strata.request import FinishReason, GenerationRequest
@@ -13,23 +12,29 @@ VOCAB_SIZE = 50
 EOS = 0
 
 
-def next_token(history: Sequence[int]) -> int:
-    """The greedy token of the pretended model."""
-    digest = hashlib.blake2b(repr(list(history)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % VOCAB_SIZE
+def key_value(before: Sequence[int], token_id: int) -> int:
+    """What the pretended cache holds for a token. As in a real model it depends on all tokens before."""
+    return hash((*before, token_id))
+
+
+def next_token(cached: Sequence[int]) -> int:
+    """The greedy token of the pretended model, from the cache of all tokens."""
+    return hash((*cached, VOCAB_SIZE)) % VOCAB_SIZE
 
 
 def run_alone(request: GenerationRequest, max_model_len: int) -> tuple[list[int], FinishReason]:
     """The output that the request has when nothing else runs."""
-    history = list(request.prompt_token_ids)
+    cached: list[int] = []
+    for token_id in request.prompt_token_ids:
+        cached.append(key_value(cached, token_id))
     generated: list[int] = []
     while True:
-        generated.append(next_token(history))
-        history.append(generated[-1])
+        generated.append(next_token(cached))
+        cached.append(key_value(cached, generated[-1]))
         reason = finish_reason(
             generated[-1],
             num_generated=len(generated),
-            num_tokens=len(history),
+            num_tokens=len(cached),
             sampling=request.sampling,
             eos_token_ids=(EOS,),
             max_model_len=max_model_len,
@@ -39,25 +44,26 @@ def run_alone(request: GenerationRequest, max_model_len: int) -> tuple[list[int]
 
 
 class PagedRunner:
-    """Keeps tokens in pretended KV blocks as a real runner keeps keys and values, and reads the history from there.
+    """Keeps pretended keys and values in blocks, as a real runner does, and reads all that came before from there.
 
     A sequence that is given a wrong block, position or token therefore gets a wrong next token.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        self.blocks: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.blocks = [[-1] * block_size for _ in range(num_blocks)]
+        self.num_tokens = 0  # run so far
 
     def run(self, batch: Batch) -> dict[str, int]:
         """The token drawn for each sequence that samples."""
-        for part in batch.sequences:
-            for position, token_id in enumerate(part.token_ids, start=part.start):
-                block, offset = divmod(position, self.block_size)
-                self.blocks[part.block_ids[block]][offset] = token_id
         drawn: dict[str, int] = {}
+        self.num_tokens += batch.num_tokens
         for part in batch.sequences:
+            cached = [value for block in part.block_ids for value in self.blocks[block]][: part.start]
+            for position, token_id in enumerate(part.token_ids, start=part.start):
+                cached.append(key_value(cached, token_id))
+                block, offset = divmod(position, self.block_size)
+                self.blocks[part.block_ids[block]][offset] = cached[-1]
             if part.samples:
-                cached = [token_id for block in part.block_ids for token_id in self.blocks[block]]
-                history = cached[: part.start + len(part.token_ids)]
-                drawn[part.request_id] = next_token([-1 if token_id is None else token_id for token_id in history])
+                drawn[part.request_id] = next_token(cached)
         return drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 from strata.config import SchedulerConfig
 from strata.errors import OverloadedError, RequestError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
-from strata.scheduler.batch import Batch
-from strata.scheduler.scheduler import Scheduler
-from tests.scheduler.fake_model import EOS, VOCAB_SIZE, PagedRunner, run_alone
+from tests.scheduler.fake_model import VOCAB_SIZE, run_alone
+from tests.scheduler.simulation import Simulation
 
-BLOCK_SIZE = 4
 MAX_MODEL_LEN = 40
+# Prompts begin with a piece of one of these, which differ in their first token alone.
+BEGINNINGS = tuple((first, *(7 * place % VOCAB_SIZE for place in range(1, MAX_MODEL_LEN))) for first in (1, 2))
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,21 @@ class Arrival:
 def arrivals(draw: st.DrawFn) -> list[Arrival]:
     coming = []
     for index in range(draw(st.integers(1, 12))):
-        prompt = draw(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=MAX_MODEL_LEN))
+        beginning = draw(st.sampled_from(BEGINNINGS))[: draw(st.integers(0, MAX_MODEL_LEN))]
+        rest = draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=6))
         sampling = SamplingParams(
             max_tokens=draw(st.integers(1, 30)),
             ignore_eos=draw(st.booleans()),
             stop_token_ids=tuple(draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=2))),
         )
-        request = GenerationRequest(f"r{index}", tuple(prompt), sampling)
-        abort_after = draw(st.none() | st.integers(0, 20))
-        coming.append(Arrival(draw(st.integers(0, 25)), request, abort_after))
+        request = GenerationRequest(
+            f"r{index}",
+            (*beginning, *rest),
+            sampling,
+            priority=draw(st.integers(-1, 1)),
+            timeout_seconds=draw(st.none() | st.floats(0.001, 1)),
+        )
+        coming.append(Arrival(draw(st.integers(0, 25)), request, draw(st.none() | st.integers(0, 20))))
     return coming
 
 
@@ -50,89 +57,56 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=draw(st.integers(max_num_seqs, 24)),
         max_waiting=draw(st.integers(0, 12)),
+        decode_latency_seconds=draw(st.sampled_from((None, 0.02, 0.1))),
     )
 
 
-def check_step(batch: Batch, config: SchedulerConfig, history: dict[str, list[int]], computed: dict[str, int]) -> None:
-    """A step is within its limits, and each part continues where the cache ends, in blocks of its own."""
-    assert 1 <= batch.num_tokens <= config.max_num_batched_tokens
-    assert len(batch.sequences) <= config.max_num_seqs
-    names = [part.request_id for part in batch.sequences]
-    assert len(set(names)) == len(names)
-    in_use = [block for part in batch.sequences for block in part.block_ids]
-    assert len(set(in_use)) == len(in_use), "two requests share a block"
-    for part in batch.sequences:
-        assert part.token_ids, "an empty part"
-        assert part.start in (0, computed.get(part.request_id, 0)), "neither a continuation nor a new start"
-        end = part.start + len(part.token_ids)
-        assert list(part.token_ids) == history[part.request_id][part.start : end]
-        assert len(part.block_ids) == -(-end // BLOCK_SIZE)
-        assert part.samples == (end == len(history[part.request_id]))
-    decoding = [part.start > 0 and part.start == len(history[part.request_id]) - 1 for part in batch.sequences]
-    assert decoding == sorted(decoding, reverse=True), "decoding comes behind a prefill chunk"
-
-
-@settings(max_examples=300, deadline=None)
-@given(coming=arrivals(), config=configs(), num_blocks=st.integers(1, 24))
-def test_every_request_ends_as_if_alone(coming: list[Arrival], config: SchedulerConfig, num_blocks: int) -> None:
-    plan = Scheduler(
-        config, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_model_len=MAX_MODEL_LEN, eos_token_ids=(EOS,)
+@settings(max_examples=250, deadline=None)
+@given(coming=arrivals(), config=configs(), num_blocks=st.integers(1, 24), prefix_cache=st.booleans())
+def test_every_request_ends_as_if_alone(
+    coming: list[Arrival], config: SchedulerConfig, num_blocks: int, prefix_cache: bool
+) -> None:
+    world = Simulation(
+        config, num_blocks=num_blocks, block_size=4, max_model_len=MAX_MODEL_LEN, prefix_cache=prefix_cache
     )
-    runner = PagedRunner(num_blocks, BLOCK_SIZE)
-    requests: dict[str, GenerationRequest] = {}  # those that were let in
-    history: dict[str, list[int]] = {}
-    computed: dict[str, int] = {}
-    ended: dict[str, FinishReason] = {}
-    started: list[str] = []
     aborts: dict[int, list[str]] = {}
-    # The oldest request advances in every step: at most all tokens prefilled again, then all decoded.
-    limit = max(arrival.at_step for arrival in coming) + 2 * MAX_MODEL_LEN * len(coming)
+    last = max(arrival.at_step for arrival in coming)
+    # The first one advances in every step. It gives way to a newcomer at most, and then prefills all once more.
+    limit = last + 4 * MAX_MODEL_LEN * len(coming)
     step = 0
-    while plan.has_work or step <= max(arrival.at_step for arrival in coming):
+    while step <= last or not world.done:
         assert step < limit, "a request starves"
         for arrival in coming:
+            request = arrival.request
             if arrival.at_step == step:
-                num_prompt = len(arrival.request.prompt_token_ids)
                 try:
-                    plan.add(arrival.request)
+                    with suppress(OverloadedError):
+                        world.add(request)
+                        if arrival.abort_after is not None:
+                            aborts.setdefault(step + arrival.abort_after, []).append(request.request_id)
                 except RequestError:
-                    longest = min(num_prompt + arrival.request.sampling.max_tokens, MAX_MODEL_LEN)
-                    assert num_prompt >= MAX_MODEL_LEN or longest - 1 > num_blocks * BLOCK_SIZE
-                    continue
-                except OverloadedError:
-                    assert len(requests) - len(ended) == config.max_num_seqs + config.max_waiting
-                    continue
-                requests[arrival.request.request_id] = arrival.request
-                history[arrival.request.request_id] = list(arrival.request.prompt_token_ids)
-                if arrival.abort_after is not None:
-                    aborts.setdefault(step + arrival.abort_after, []).append(arrival.request.request_id)
-        for request_id in aborts.get(step, ()):
-            assert plan.abort(request_id) == (request_id not in ended)
-            ended.setdefault(request_id, FinishReason.ABORT)
+                    num_prompt = len(request.prompt_token_ids)
+                    longest = min(num_prompt + request.sampling.max_tokens, MAX_MODEL_LEN)
+                    assert not 0 < num_prompt < MAX_MODEL_LEN or longest - 1 > num_blocks * 4
+        for name in aborts.get(step, ()):
+            world.abort(name)
         step += 1
-        batch = plan.schedule()
-        assert (batch is None) == (not plan.has_work), "requests wait, but nothing runs"
-        if batch is None:
-            continue
-        check_step(batch, config, history, computed)
-        assert not ended.keys() & {part.request_id for part in batch.sequences}, "an ended request runs"
-        started += [part.request_id for part in batch.sequences if part.request_id not in started]
-        for output in plan.update(batch, runner.run(batch)):
-            history[output.request_id] += output.token_ids
-            if output.finish_reason is not None:
-                ended[output.request_id] = output.finish_reason
-        for part in batch.sequences:
-            computed[part.request_id] = part.start + len(part.token_ids)
-        plan.check_integrity()
+        if not world.done:
+            world.step()
 
-    assert ended.keys() == requests.keys()
-    assert started == [name for name in requests if name in started], "not in order of arrival"
-    stats = plan.stats()
+    assert world.ended.keys() == world.requests.keys()
+    assert world.plan.schedule() is None
+    stats = world.plan.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, num_blocks)
-    for request_id, request in requests.items():
-        output_ids = history[request_id][len(request.prompt_token_ids) :]
-        expected, reason = run_alone(request, MAX_MODEL_LEN)
-        if ended[request_id] is FinishReason.ABORT:
-            assert output_ids == expected[: len(output_ids)]
+    for name, request in world.requests.items():
+        output_ids, reason = world.generated[name], world.ended[name]
+        expected = run_alone(request, MAX_MODEL_LEN)
+        if reason in (FinishReason.ABORT, FinishReason.TIMEOUT):
+            assert output_ids == expected[0][: len(output_ids)]
         else:
-            assert (output_ids, ended[request_id]) == (expected, reason)
+            assert (output_ids, reason) == expected
+    for name, num_cached in world.cached.items():
+        assert num_cached % 4 == 0
+        assert num_cached < len(world.requests[name].prompt_token_ids)
+    if not prefix_cache:
+        assert (stats.num_prefix_hits, stats.num_cached_blocks) == (0, 0)

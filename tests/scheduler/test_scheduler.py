@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from strata.config import SchedulerConfig
@@ -32,7 +36,8 @@ def scheduler(
 
 def request(request_id: str, num_prompt: int = 4, max_tokens: int = 8, **sampling: object) -> GenerationRequest:
     params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
-    return GenerationRequest(request_id, tuple(range(1, num_prompt + 1)), params)
+    first = 1000 * sum(request_id.encode())  # prompts with nothing in common
+    return GenerationRequest(request_id, tuple(range(first, first + num_prompt)), params)
 
 
 def shape(batch: Batch | None) -> list[tuple[str, int, int]]:
@@ -205,6 +210,9 @@ def test_a_full_queue_refuses() -> None:
         (request("x", max_tokens=0), "max_tokens is 0; at least 1", "max_tokens"),
         (request("x", num_prompt=16, max_tokens=18), "may come to 34 tokens, but the KV cache holds 32", "max_tokens"),
         (request("there"), "'there' is already in flight", None),
+        (replace(request("x"), priority=101), "priority is 101; -100 .first. to 100 .last.", "priority"),
+        (replace(request("x"), timeout_seconds=0.0), "timeout is 0.0 seconds; give more than 0", "timeout"),
+        (replace(request("x"), timeout_seconds=math.nan), "timeout is nan seconds", "timeout"),
     ],
 )
 def test_a_request_that_can_never_run_is_refused(bad: GenerationRequest, message: str, param: str | None) -> None:
@@ -230,8 +238,9 @@ def test_a_request_that_just_fits_is_served() -> None:
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
         ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, "one token of every sequence"),
         ({"max_waiting": -1}, "max_waiting is -1"),
+        ({"decode_latency_seconds": 0.0}, "decode_latency_seconds is 0.0; give more than 0, or None"),
     ],
 )
-def test_limits_that_allow_nothing_are_refused(limits: dict[str, int], message: str) -> None:
+def test_limits_that_allow_nothing_are_refused(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        scheduler(**limits)
+        Scheduler(SchedulerConfig(**limits), num_blocks=4, block_size=16, max_model_len=64, eos_token_ids=())

@@ -25,6 +25,7 @@ class CacheConfig:
 
     block_size: int = 16  # tokens a KV block
     num_kv_tokens: int | None = None  # tokens that fit in the pool; None: what the memory budget leaves
+    prefix_cache: bool = True  # requests that begin alike share the blocks of what they have in common
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class SchedulerConfig:
     max_num_seqs: int = 16  # sequences decoded together
     max_num_batched_tokens: int = 512  # tokens of one step: decode first, the rest for prefill chunks
     max_waiting: int = 256  # requests that may queue; more are answered 429
+    # What a step with decoding sequences may take; prompts' chunks shrink to it. 100 ms a token is faster than people
+    # read. None: chunks are as large as max_num_batched_tokens allows.
+    decode_latency_seconds: float | None = 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class EngineLoop:
             block_size=runner.block_size,
             max_model_len=runner.max_model_len,
             eos_token_ids=self.ready.eos_token_ids,
+            prefix_cache=config.cache.prefix_cache,
         )
 
     @property

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from strata.config import SchedulerConfig
-from strata.errors import OverloadedError, RequestError
+from strata.errors import OptionError, OverloadedError, RequestError
+from strata.request import GenerationRequest
+
+MAX_PRIORITY = 100  # and as far below zero: how long a request can be passed by others has a bound
 
 
 def check_length(num_tokens: int, *, max_model_len: int, param: str = "prompt") -> None:
@@ -47,4 +50,50 @@ def check_capacity(num_in_flight: int, config: SchedulerConfig) -> None:
         raise OverloadedError(
             f"{num_in_flight} requests are in flight; {config.max_num_seqs} may run and {config.max_waiting} wait; "
             "try again later"
+        )
+
+
+def check_config(config: SchedulerConfig) -> None:
+    """Raise OptionError for limits under which nothing could run."""
+    if config.max_num_seqs < 1:
+        raise OptionError(f"max_num_seqs is {config.max_num_seqs}; at least 1 is needed")
+    if config.max_num_batched_tokens < config.max_num_seqs:
+        # Else decoding alone could fill every step, and a prompt would never be prefilled.
+        raise OptionError(
+            f"max_num_batched_tokens is {config.max_num_batched_tokens} and max_num_seqs {config.max_num_seqs}: "
+            "a step must have room for one token of every sequence; raise the first or lower the second"
+        )
+    if config.max_waiting < 0:
+        raise OptionError(f"max_waiting is {config.max_waiting}; 0 or more is allowed")
+    latency = config.decode_latency_seconds
+    if latency is not None and not latency > 0:
+        raise OptionError(f"decode_latency_seconds is {latency}; give more than 0, or None for no target")
+
+
+def check_request(
+    request: GenerationRequest, in_flight: Container[str], *, max_model_len: int, num_kv_tokens: int
+) -> None:
+    """Raise RequestError for a request that could not run even alone. num_kv_tokens: what the KV cache holds."""
+    num_prompt, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
+    check_length(num_prompt, max_model_len=max_model_len)
+    if max_tokens < 1:
+        raise RequestError(f"max_tokens is {max_tokens}; at least 1 is needed", param="max_tokens")
+    if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
+        raise RequestError(
+            f"priority is {request.priority}; {-MAX_PRIORITY} (first) to {MAX_PRIORITY} (last) is allowed",
+            param="priority",
+        )
+    if request.timeout_seconds is not None and not request.timeout_seconds > 0:
+        raise RequestError(
+            f"the timeout is {request.timeout_seconds} seconds; give more than 0, or none", param="timeout"
+        )
+    check_id(request.request_id, in_flight)
+    # The last token is never run, so it needs no place in the cache.
+    num_cached = min(num_prompt + max_tokens, max_model_len) - 1
+    if num_cached > num_kv_tokens:
+        raise RequestError(
+            f"prompt and output may come to {num_cached + 1} tokens, but the KV cache holds {num_kv_tokens}; "
+            "lower max_tokens or shorten the prompt",
+            param="max_tokens",
+            code="context_length_exceeded",
         )

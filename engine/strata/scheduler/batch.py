@@ -36,3 +36,8 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens that the step runs."""
         return sum(len(sequence.token_ids) for sequence in self.sequences)
+
+    @property
+    def num_decoding(self) -> int:
+        """Sequences of which one token runs and one is drawn."""
+        return sum(sequence.samples and len(sequence.token_ids) == 1 for sequence in self.sequences)

@@ -1,28 +1,34 @@
 """Continuous batching: which tokens of which requests run in the next step.
 
-A request waits, runs, and ends; a running one may be preempted, which puts it back at the head of the queue. Requests
-are served in order of arrival: every running request is older than every waiting one, blocks are taken from the
-youngest for the oldest, and nothing is let in past a request that has to wait. The oldest request therefore always
-makes progress, and since it ends, so does each of the others.
+A request waits, runs, and ends; a running one may be preempted, which puts it back into the queue. Requests have one
+fixed order: that of arrival, where a level of priority counts as ``PRIORITY_SECONDS`` of waiting. Blocks are taken from
+the last for the first, and nothing is let in past a request that has to wait. The first of the running requests
+therefore makes progress in every step (but may wait for another's block in that in which it is let in), and since it
+ends, so does each of the others: only those that come before it in that order pass a request, and these have an end.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Collection, Mapping
+import math
+import time
+from bisect import insort
+from collections.abc import Callable, Collection, Mapping
+from itertools import pairwise
 
 from strata.config import SchedulerConfig
-from strata.errors import OptionError, RequestError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
-from strata.scheduler.admission import check_capacity, check_id, check_length
+from strata.scheduler.admission import check_capacity, check_config, check_request
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.blocks import BlockManager
+from strata.scheduler.chunk import ChunkController
 from strata.scheduler.sequence import Sequence
-from strata.scheduler.stats import SchedulerStats
+from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.scheduler.stopping import finish_reason
 
 logger = logging.getLogger(__name__)
+
+PRIORITY_SECONDS = 10.0  # of waiting outweigh one level of priority
 
 NO_TOKEN = (
     "no token can be drawn for this request: the model's output is not finite (NaN or infinite). A repetition_penalty "
@@ -34,7 +40,9 @@ class Scheduler:
     """Plans steps: ``schedule()``, run the batch, draw a token for each sequence that samples, ``update()``, again.
 
     num_blocks, block_size: the KV pool. max_model_len: tokens of prompt and output together that end a request.
-    Raises OptionError for limits under which nothing could run.
+    prefix_cache: whether requests that begin alike share blocks. clock: seconds, for deadlines, the order of arrival
+    and the time of a step, which lasts from ``schedule()`` to ``update()``. Raises OptionError for limits under which
+    nothing could run.
     """
 
     def __init__(
@@ -45,25 +53,26 @@ class Scheduler:
         block_size: int,
         max_model_len: int,
         eos_token_ids: Collection[int],
+        prefix_cache: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if config.max_num_seqs < 1:
-            raise OptionError(f"max_num_seqs is {config.max_num_seqs}; at least 1 is needed")
-        if config.max_num_batched_tokens < config.max_num_seqs:
-            # Else decoding alone could fill every step, and a prompt would never be prefilled.
-            raise OptionError(
-                f"max_num_batched_tokens is {config.max_num_batched_tokens} and max_num_seqs {config.max_num_seqs}: "
-                "a step must have room for one token of every sequence; raise the first or lower the second"
-            )
-        if config.max_waiting < 0:
-            raise OptionError(f"max_waiting is {config.max_waiting}; 0 or more is allowed")
+        check_config(config)
         self._config = config
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
+        self._prefix_cache = prefix_cache
+        self._clock = clock
         self._blocks = BlockManager(num_blocks, block_size)
+        self._chunk = ChunkController(config.decode_latency_seconds, config.max_num_batched_tokens)
         self._sequences: dict[str, Sequence] = {}  # every request that has not ended
-        self._waiting: deque[Sequence] = deque()  # oldest first
-        self._running: list[Sequence] = []  # oldest first
+        self._waiting: list[Sequence] = []  # in their order, as are those that run
+        self._running: list[Sequence] = []
+        self._waiting_for = WaitReason.MAX_NUM_SEQS  # what the first of them lacked when the last step was planned
+        self._step_began = 0.0
+        self._num_added = 0
         self._num_preemptions = 0
+        self._num_prefix_queries = 0
+        self._num_prefix_hits = 0
 
     @property
     def has_work(self) -> bool:
@@ -75,59 +84,76 @@ class Scheduler:
 
         Raises RequestError if it could not run even alone, OverloadedError if ``max_waiting`` requests wait already.
         """
-        self._check_fits(request)
+        check_request(
+            request,
+            self._sequences,
+            max_model_len=self._max_model_len,
+            num_kv_tokens=self._blocks.num_blocks * self._blocks.block_size,
+        )
         check_capacity(len(self._sequences), self._config)
-        sequence = Sequence(request)
+        now = self._clock()
+        timeout = math.inf if request.timeout_seconds is None else request.timeout_seconds
+        self._num_added += 1
+        order = (now + request.priority * PRIORITY_SECONDS, self._num_added)
+        sequence = Sequence(request, order, now + timeout, self._blocks.block_size)
         self._sequences[request.request_id] = sequence
-        self._waiting.append(sequence)
+        insort(self._waiting, sequence, key=_order)
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free its blocks now; False if it has ended or was never there. Not during a step."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return False
-        if sequence in self._running:
-            self._running.remove(sequence)
-        else:
-            self._waiting.remove(sequence)
-        self._forget(sequence)
+        self._end(sequence)
         return True
 
     def schedule(self) -> Batch | None:
         """The next step, None when no request is left: one token of each decoding sequence, then prefill chunks."""
+        self._step_began = self._clock()
+        num_decoding = sum(sequence.num_pending == 1 for sequence in self._running)
+        budget = self._config.max_num_batched_tokens - num_decoding
+        if num_decoding:
+            budget = min(budget, self._chunk.limit)
+        decoding: list[ScheduledSequence] = []
+        prefill: list[ScheduledSequence] = []
+        coming: set[bytes] = set()  # keys of the blocks that this step's chunks fill
         # Those preempted on the way leave ``_running`` from its end, which ends the iteration early.
-        step = [
-            self._part(sequence, 1)
-            for sequence in self._running
-            if sequence.num_pending == 1 and self._make_room(sequence)
-        ]
-        budget = self._config.max_num_batched_tokens - len(step)
         for sequence in self._running:
-            if budget and sequence.num_pending > 1:
-                step.append(self._part(sequence, budget))
-                budget -= len(step[-1].token_ids)
-        while budget and self._admit_next():
-            step.append(self._part(self._running[-1], budget))
-            budget -= len(step[-1].token_ids)
-        return Batch(tuple(step)) if step else None
+            if sequence.num_pending == 1:
+                if self._make_room(sequence, len(sequence.token_ids)):
+                    decoding.append(self._part(sequence, len(sequence.token_ids)))
+            elif budget and (part := self._chunk_of(sequence, budget, num_decoding, coming)):
+                prefill.append(part)
+                budget -= len(part.token_ids)
+        while admitted := self._admit_next(budget):
+            if part := self._chunk_of(admitted, budget, num_decoding, coming):
+                prefill.append(part)
+                budget -= len(part.token_ids)
+        step = (*decoding, *prefill)
+        return Batch(step) if step else None
 
     def update(self, batch: Batch, token_ids: Mapping[str, int | None]) -> tuple[TokenOutput, ...]:
         """Take in a step that has run; ``token_ids`` has the token drawn for each sequence with ``samples``.
 
-        None where none could be drawn, which ends that sequence with an error. Returns one output for each of these.
-        Those that end here have freed their blocks.
+        None where none could be drawn, which ends that sequence with an error. Returns one output for each of these,
+        and the end of those whose time is over. Those that end here have freed their blocks.
         """
+        now = self._clock()
+        self._chunk.record(batch.num_decoding, batch.num_tokens - batch.num_decoding, now - self._step_began)
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
             sequence = self._sequences[part.request_id]
             sequence.num_computed = part.end
-            if not part.samples:
+            token_id = token_ids[part.request_id] if part.samples else None
+            if part.samples and token_id is None:
+                self._end(sequence)
+                outputs.append(_output(sequence, (), FinishReason.ERROR, NO_TOKEN))
                 continue
-            token_id = token_ids[part.request_id]
+            if self._prefix_cache:
+                size = self._blocks.block_size
+                for index in range(part.start // size, part.end // size):
+                    self._blocks.publish(part.request_id, index, sequence.key(index))
             if token_id is None:
-                self._running.remove(sequence)
-                self._forget(sequence)
-                outputs.append(TokenOutput(part.request_id, (), FinishReason.ERROR, NO_TOKEN))
                 continue
             sequence.token_ids.append(token_id)
             reason = finish_reason(
@@ -138,10 +164,14 @@ class Scheduler:
                 eos_token_ids=self._eos_token_ids,
                 max_model_len=self._max_model_len,
             )
+            if reason is None and sequence.deadline <= now:
+                reason = FinishReason.TIMEOUT
             if reason is not None:
-                self._running.remove(sequence)
-                self._forget(sequence)
-            outputs.append(TokenOutput(part.request_id, (token_id,), reason))
+                self._end(sequence)
+            outputs.append(_output(sequence, (token_id,), reason))
+        for sequence in [sequence for sequence in self._sequences.values() if sequence.deadline <= now]:
+            self._end(sequence)
+            outputs.append(_output(sequence, (), FinishReason.TIMEOUT))
         return tuple(outputs)
 
     def stats(self) -> SchedulerStats:
@@ -152,73 +182,139 @@ class Scheduler:
             num_free_blocks=self._blocks.num_free,
             num_total_blocks=self._blocks.num_blocks,
             num_preemptions=self._num_preemptions,
+            num_cached_blocks=self._blocks.num_cached,
+            num_prefix_queries=self._num_prefix_queries,
+            num_prefix_hits=self._num_prefix_hits,
+            max_prefill_tokens=self._chunk.limit,
+            waiting_for=self._waiting_for if self._waiting else None,
         )
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and requests are in order. Call it between steps."""
         self._blocks.check_integrity()
-        if [*self._running, *self._waiting] != list(self._sequences.values()):
-            raise AssertionError("running and waiting requests are not those in flight, in order of arrival")
-        num_owned = sum(len(self._blocks.owned_by(sequence.request_id)) for sequence in self._running)
-        if num_owned + self._blocks.num_free != self._blocks.num_blocks:
-            raise AssertionError("blocks are owned by requests that do not run")
+        if {*self._running, *self._waiting} != {*self._sequences.values()}:
+            raise AssertionError("running and waiting requests are not those in flight")
+        for line in (self._running, self._waiting):
+            if any(first.order >= second.order for first, second in pairwise(line)):
+                raise AssertionError("requests run or wait out of their order")
+        for sequence in self._sequences.values():
+            owned = self._blocks.owned_by(sequence.request_id)
+            if len(owned) != self._blocks.blocks_for(sequence.num_computed):
+                raise AssertionError(f"request {sequence.request_id} has blocks that it does not fill, or too few")
+            for index, block in enumerate(owned):
+                key = self._blocks.key_of(block)
+                is_full = (index + 1) * self._blocks.block_size <= sequence.num_computed
+                if key is not None and not (is_full and key == sequence.key(index)):
+                    raise AssertionError(f"block {block} of request {sequence.request_id} is published as another")
 
     # --- inside
 
-    def _check_fits(self, request: GenerationRequest) -> None:
-        num_prompt = len(request.prompt_token_ids)
-        check_length(num_prompt, max_model_len=self._max_model_len)
-        if request.sampling.max_tokens < 1:
-            raise RequestError(f"max_tokens is {request.sampling.max_tokens}; at least 1 is needed", param="max_tokens")
-        check_id(request.request_id, self._sequences)
-        # The last token is never run, so it needs no place in the cache.
-        num_cached = min(num_prompt + request.sampling.max_tokens, self._max_model_len) - 1
-        if self._blocks.blocks_for(num_cached) > self._blocks.num_blocks:
-            raise RequestError(
-                f"prompt and output may come to {num_cached + 1} tokens, but the KV cache holds "
-                f"{self._blocks.num_blocks * self._blocks.block_size}; lower max_tokens or shorten the prompt",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
-
-    def _admit_next(self) -> bool:
-        """Let the oldest waiting request run, if there is room for it."""
-        if not self._waiting or len(self._running) >= self._config.max_num_seqs:
-            return False
+    def _admit_next(self, budget: int) -> Sequence | None:
+        """Let the first waiting request run, if there is room for it; its blocks are given chunk by chunk."""
+        if not self._waiting:
+            return None
         sequence = self._waiting[0]
-        num_tokens = len(sequence.token_ids)
-        # A block for each running sequence stays free: a request let in at the brim would be preempted at once.
-        if self._blocks.blocks_for(num_tokens) + len(self._running) > self._blocks.num_free:
-            return False
-        self._blocks.grow(sequence.request_id, num_tokens)
-        self._running.append(self._waiting.popleft())
-        return True
+        lack = self._lack_of(sequence, budget)
+        if lack is not None:
+            self._waiting_for = lack
+            return None
+        if not sequence.was_preempted:
+            self._num_prefix_queries += len(sequence.token_ids)
+        insort(self._running, self._waiting.pop(0), key=_order)
+        return sequence
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Give the sequence a place for its newest token, at the cost of younger ones; False if it is the one to go."""
-        while not self._blocks.grow(sequence.request_id, len(sequence.token_ids)):
-            youngest = self._running[-1]
-            self._preempt(youngest)
-            if youngest is sequence:
+    def _lack_of(self, sequence: Sequence, budget: int) -> WaitReason | None:
+        if len(self._running) >= self._config.max_num_seqs:
+            return WaitReason.MAX_NUM_SEQS
+        if not budget:
+            return WaitReason.PREFILL_BUDGET
+        shared = self._blocks.find(sequence.shareable_keys()) if self._prefix_cache else []
+        needed = self._num_missing(sequence) - len(shared) + self._blocks.num_unused(shared)
+        promised = sum(self._num_missing(running) for running in self._running)
+        # A block for each running sequence stays free: a request let in at the brim would be preempted at once.
+        if needed + promised + len(self._running) > self._blocks.num_free:
+            return WaitReason.KV_BLOCKS
+        return None
+
+    def _num_missing(self, sequence: Sequence) -> int:
+        """Blocks that the sequence's present tokens take beside those that it has."""
+        return self._blocks.blocks_for(len(sequence.token_ids)) - len(self._blocks.owned_by(sequence.request_id))
+
+    def _chunk_of(
+        self, sequence: Sequence, budget: int, num_decoding: int, coming: set[bytes]
+    ) -> ScheduledSequence | None:
+        """The next part of a prompt, as far as budget and free blocks go; None when it has to wait for a step.
+
+        A block stays free for each decoding sequence, unless those come later. coming: keys of the blocks that this
+        step fills; a prompt that goes on with one of them waits, and shares it from the next step on. Those of the
+        chunk are added.
+        """
+        size = self._blocks.block_size
+        if self._prefix_cache and sequence.num_computed % size == 0:
+            self._share_prefix(sequence)
+            if next(sequence.shareable_keys(), None) in coming:
+                return None
+        start = sequence.num_computed
+        num_free = max(0, self._blocks.num_free - num_decoding)
+        room = (len(self._blocks.owned_by(sequence.request_id)) + num_free) * size - start
+        if room <= 0:
+            if sequence is self._running[-1] or not self._make_room(sequence, start + 1):
+                return None
+            room = len(self._blocks.owned_by(sequence.request_id)) * size - start
+        end = start + min(budget, room, sequence.num_pending)
+        self._blocks.grow(sequence.request_id, end)
+        if self._prefix_cache:
+            coming.update(sequence.key(index) for index in range(start // size, end // size))
+        return self._part(sequence, end)
+
+    def _share_prefix(self, sequence: Sequence) -> None:
+        """Pass over the blocks that are computed already."""
+        shared = self._blocks.find(sequence.shareable_keys())
+        if not shared:
+            return
+        self._blocks.share(sequence.request_id, shared)
+        num_tokens = len(shared) * self._blocks.block_size
+        sequence.num_computed += num_tokens
+        if not sequence.was_preempted:
+            sequence.num_cached += num_tokens
+            self._num_prefix_hits += num_tokens
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give the sequence blocks for ``num_tokens``, at the cost of later ones; False if it is the one to go."""
+        while not self._blocks.grow(sequence.request_id, num_tokens):
+            last = self._running[-1]
+            self._preempt(last)
+            if last is sequence:
                 return False
         return True
 
-    def _preempt(self, youngest: Sequence) -> None:
+    def _preempt(self, last: Sequence) -> None:
         """Take the last running sequence's blocks; it will be prefilled again, with the output it has got so far."""
         self._running.pop()
-        self._blocks.free(youngest.request_id)
-        youngest.num_computed = 0
-        self._waiting.appendleft(youngest)
+        self._blocks.free(last.request_id)
+        last.num_computed = 0
+        last.was_preempted = True
+        insort(self._waiting, last, key=_order)
         self._num_preemptions += 1
-        logger.debug("preempted request %s at %d tokens", youngest.request_id, len(youngest.token_ids))
+        logger.debug("preempted request %s at %d tokens", last.request_id, len(last.token_ids))
 
-    def _part(self, sequence: Sequence, limit: int) -> ScheduledSequence:
+    def _part(self, sequence: Sequence, end: int) -> ScheduledSequence:
         start = sequence.num_computed
-        token_ids = tuple(sequence.token_ids[start : start + limit])
-        end = start + len(token_ids)
-        block_ids = self._blocks.owned_by(sequence.request_id)[: self._blocks.blocks_for(end)]
+        token_ids = tuple(sequence.token_ids[start:end])
+        block_ids = self._blocks.owned_by(sequence.request_id)
         return ScheduledSequence(sequence.request_id, token_ids, start, block_ids, end == len(sequence.token_ids))
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _end(self, sequence: Sequence) -> None:
+        (self._running if sequence in self._running else self._waiting).remove(sequence)
         self._blocks.free(sequence.request_id)
         del self._sequences[sequence.request_id]
+
+
+def _order(sequence: Sequence) -> tuple[float, int]:
+    return sequence.order
+
+
+def _output(
+    sequence: Sequence, token_ids: tuple[int, ...], reason: FinishReason | None, error: str | None = None
+) -> TokenOutput:
+    return TokenOutput(sequence.request_id, token_ids, reason, error, num_cached_tokens=sequence.num_cached)

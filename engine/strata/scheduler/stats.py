@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class WaitReason(StrEnum):
+    """What the first of the waiting requests lacks."""
+
+    MAX_NUM_SEQS = "max_num_seqs"  # as many run as may
+    KV_BLOCKS = "kv_blocks"  # its prompt has no room in the KV cache yet
+    PREFILL_BUDGET = "prefill_budget"  # the step was full of other tokens
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """The state after a step."""
+    """The state after a step. Counters are since the start."""
 
     num_running: int
     num_waiting: int
-    num_free_blocks: int
+    num_free_blocks: int  # used by no request, ``num_cached_blocks`` included
     num_total_blocks: int
-    num_preemptions: int  # since the start
+    num_preemptions: int
+    num_cached_blocks: int = 0  # used by no request, and kept for those that begin alike
+    num_prefix_queries: int = 0  # prompt tokens of requests that were let in
+    num_prefix_hits: int = 0  # those of them that the prefix cache had
+    max_prefill_tokens: int = 0  # prompt tokens that may run beside decoding sequences now
+    waiting_for: WaitReason | None = None  # None when no request waits

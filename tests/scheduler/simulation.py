@@ -1,0 +1,134 @@
+"""A scheduler over the pretended model, with a clock of its own; checks every step."""
+
+from __future__ import annotations
+
+from strata.config import SchedulerConfig
+from strata.errors import OverloadedError
+from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.scheduler.batch import Batch
+from strata.scheduler.scheduler import PRIORITY_SECONDS, Scheduler
+from tests.scheduler.fake_model import EOS, PagedRunner
+
+STEP_SECONDS, TOKEN_SECONDS = 0.01, 0.002  # what a step takes, and what each of its tokens adds
+
+
+class Simulation:
+    """``add()`` and ``abort()`` between steps, ``step()`` until ``done``; what became of all is in the dictionaries."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_model_len: int = 40,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.config = config
+        self.now = 1000.0
+        self.plan = Scheduler(
+            config,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            eos_token_ids=(EOS,),
+            prefix_cache=prefix_cache,
+            clock=lambda: self.now,
+        )
+        self.runner = PagedRunner(num_blocks, block_size)
+        self.requests: dict[str, GenerationRequest] = {}  # those that were let in
+        self.generated: dict[str, list[int]] = {}
+        self.cached: dict[str, int] = {}  # num_cached_tokens, from the first output on
+        self.ended: dict[str, FinishReason] = {}
+        self._orders: dict[str, tuple[float, int]] = {}
+        self._deadlines: dict[str, float] = {}
+        self._computed: dict[str, int] = {}
+
+    @property
+    def done(self) -> bool:
+        return not self.plan.has_work
+
+    def add(self, request: GenerationRequest) -> None:
+        """Raises what the scheduler raises."""
+        num_in_flight = len(self.requests) - len(self.ended)
+        try:
+            self.plan.add(request)
+        except OverloadedError:
+            assert num_in_flight == self.config.max_num_seqs + self.config.max_waiting
+            raise
+        name = request.request_id
+        self.requests[name] = request
+        self.generated[name] = []
+        self._orders[name] = (self.now + PRIORITY_SECONDS * request.priority, len(self._orders))
+        if request.timeout_seconds is not None:
+            self._deadlines[name] = self.now + request.timeout_seconds
+
+    def abort(self, name: str) -> None:
+        assert self.plan.abort(name) == (name not in self.ended)
+        self.ended.setdefault(name, FinishReason.ABORT)
+        self.plan.check_integrity()
+
+    def step(self) -> Batch:
+        """One step; there must be work."""
+        running = {sequence.request_id for sequence in self.plan._running}
+        batch = self.plan.schedule()
+        assert batch is not None, "requests wait, but nothing runs"
+        self._check_order(batch, running)
+        self._check_parts(batch)
+        drawn = self.runner.run(batch)
+        self.now += STEP_SECONDS + TOKEN_SECONDS * batch.num_tokens
+        for part in batch.sequences:
+            self._computed[part.request_id] = part.end
+        for output in self.plan.update(batch, drawn):
+            self._take(output)
+        late = {name for name, deadline in self._deadlines.items() if deadline <= self.now}
+        assert late <= self.ended.keys(), "a request outlives its time by more than a step"
+        self.plan.check_integrity()
+        return batch
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Step until all have ended."""
+        while not self.done:
+            assert max_steps > 0, "a request starves"
+            max_steps -= 1
+            self.step()
+
+    def _take(self, output: TokenOutput) -> None:
+        name = output.request_id
+        assert name not in self.ended, "an ended request has an output"
+        self.generated[name] += output.token_ids
+        assert self.cached.setdefault(name, output.num_cached_tokens) == output.num_cached_tokens
+        if output.finish_reason is not None:
+            self.ended[name] = output.finish_reason
+        if output.finish_reason is FinishReason.TIMEOUT:
+            assert self._deadlines[name] <= self.now, "ended before its time was over"
+
+    def _check_order(self, batch: Batch, running_before: set[str]) -> None:
+        running = {sequence.request_id: self._orders[sequence.request_id] for sequence in self.plan._running}
+        waiting = {sequence.request_id: self._orders[sequence.request_id] for sequence in self.plan._waiting}
+        for name in running.keys() - running_before:
+            assert all(running[name] < order for order in waiting.values()), "let in past one that waits"
+        for name in waiting.keys() & running_before:
+            assert all(order < waiting[name] for order in running.values()), "preempted for one that comes later"
+        first = min(running, key=lambda name: running[name])
+        # A newcomer may wait for a block that another one fills in this step.
+        assert first in {part.request_id for part in batch.sequences} or first not in running_before, "no progress"
+
+    def _check_parts(self, batch: Batch) -> None:
+        """A step keeps its limits; each part goes on where the cache ends, and writes to blocks of its own alone."""
+        size = self.runner.block_size
+        assert 1 <= batch.num_tokens <= self.config.max_num_batched_tokens
+        assert len(batch.sequences) <= self.config.max_num_seqs
+        names = [part.request_id for part in batch.sequences]
+        assert len(set(names)) == len(names)
+        assert not self.ended.keys() & set(names), "an ended request runs"
+        users = [block for part in batch.sequences for block in part.block_ids]
+        for part in batch.sequences:
+            tokens = [*self.requests[part.request_id].prompt_token_ids, *self.generated[part.request_id]]
+            assert part.token_ids, "an empty part"
+            assert list(part.token_ids) == tokens[part.start : part.end]
+            assert part.start % size == 0 or part.start == self._computed[part.request_id]
+            assert len(part.block_ids) == -(-part.end // size)
+            assert part.samples == (part.end == len(tokens))
+            written = part.block_ids[part.start // size :]
+            assert all(users.count(block) == 1 for block in written), "a block is written that another request uses"

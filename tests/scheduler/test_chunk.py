@@ -1,0 +1,96 @@
+"""The chunk controller against steps whose times are given, not measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.scheduler.chunk import SMALLEST_CHUNK, ChunkController
+
+DECODE_SECONDS, TOKEN_SECONDS = 0.02, 0.001  # a machine whose step of n prompt tokens takes 0.02 + 0.001 n
+
+
+def feed(chunk: ChunkController, num_steps: int, decode: float = DECODE_SECONDS, token: float = TOKEN_SECONDS) -> None:
+    """Steps as large as the limit allows, on a machine with these times."""
+    for _ in range(num_steps):
+        chunk.record(4, chunk.limit, decode + token * chunk.limit)
+
+
+@pytest.mark.parametrize(
+    ("num_decoding", "num_prefill", "seconds", "limit"),
+    [
+        pytest.param(4, 200, 0.2, 200 // 2, id="twice the target: half the chunk"),
+        pytest.param(4, 200, 0.125, 160, id="a quarter over the target"),
+        pytest.param(4, 200, 0.1, 200, id="on the target"),
+        pytest.param(4, 200, 0.08, 250, id="below the target"),
+        pytest.param(4, 200, 10.0, 100, id="one slow step halves at most"),
+        pytest.param(4, 20, 0.09, 200, id="a short prompt that fits says nothing against more"),
+        pytest.param(4, 180, 0.001, 400, id="never more than a step may hold"),
+        pytest.param(0, 200, 9.0, 200, id="nobody waits for a step without decoding sequences"),
+        pytest.param(4, 0, 9.0, 200, id="decoding alone is no chunk's fault"),
+        pytest.param(4, 200, 0.0, 200, id="a clock that stands still"),
+    ],
+)
+def test_one_step(num_decoding: int, num_prefill: int, seconds: float, limit: int) -> None:
+    chunk = ChunkController(0.1, 400)
+    chunk.limit = 200
+    chunk.record(num_decoding, num_prefill, seconds)
+    assert chunk.limit == limit
+
+
+def test_it_starts_with_whole_steps() -> None:
+    assert ChunkController(0.1, 512).limit == 512
+
+
+@pytest.mark.parametrize("start", [64, 512])
+def test_it_settles_where_a_step_takes_the_target(start: int) -> None:
+    chunk = ChunkController(0.2, 512)
+    chunk.limit = start
+    seen = []
+    for _ in range(12):
+        feed(chunk, 1)
+        seen.append(chunk.limit)
+    assert 178 <= chunk.limit <= 181  # (0.2 - 0.02) / 0.001, rounded down
+    assert seen == sorted(seen, reverse=start == 512), "it swings"
+
+
+def test_it_follows_a_machine_that_changes() -> None:
+    chunk = ChunkController(0.1, 512)
+    feed(chunk, 12, token=0.0005)
+    fast = chunk.limit
+    feed(chunk, 12, token=0.001)
+    slow = chunk.limit
+    feed(chunk, 12, token=0.0005)
+    assert fast == pytest.approx(160, abs=2)
+    assert slow == pytest.approx(80, abs=2)
+    assert chunk.limit == pytest.approx(160, abs=2)
+
+
+def test_prompts_get_half_of_the_time_where_decoding_alone_misses_the_target() -> None:
+    chunk = ChunkController(0.05, 512)
+    for _ in range(10):
+        chunk.record(4, 0, 0.2)
+    feed(chunk, 12, decode=0.2)
+    assert chunk.limit == pytest.approx(200, abs=2)  # 0.2 for decoding, 0.2 for the prompt
+
+
+def test_the_time_of_decoding_is_a_mean() -> None:
+    chunk = ChunkController(0.05, 512)
+    for seconds in (0.2, 2.0, 0.2, 0.2):  # one of them held up by something else
+        chunk.record(4, 0, seconds)
+    feed(chunk, 12, decode=0.2)
+    assert 200 < chunk.limit <= 512
+
+
+def test_a_chunk_never_gets_too_small() -> None:
+    chunk = ChunkController(0.001, 512)
+    feed(chunk, 20)
+    assert chunk.limit == SMALLEST_CHUNK
+    few = ChunkController(0.001, 16)
+    feed(few, 20)
+    assert few.limit == 16
+
+
+def test_without_a_target_chunks_are_whole() -> None:
+    chunk = ChunkController(None, 512)
+    feed(chunk, 20, token=1.0)
+    assert chunk.limit == 512
