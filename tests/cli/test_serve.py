@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import jsonschema  # type: ignore[import-untyped]
 import openai
 import pytest
 
@@ -95,6 +96,33 @@ def test_a_real_model_answers_openais_client(server: Server) -> None:
     assert whole.usage is not None
     assert chunks[-1].usage == whole.usage
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+
+
+def test_a_real_model_answers_in_the_form_that_is_asked(server: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"capital": {"type": "string", "maxLength": 12}, "size": {"enum": ["small", "large"]}},
+        "required": ["capital", "size"],
+        "additionalProperties": False,
+    }
+    body = {
+        "messages": [{"role": "user", "content": "The capital of France, as JSON."}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}},
+        "n": 2,
+        "seed": 1,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
+    for choice in answer["choices"]:
+        jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+        content = choice["logprobs"]["content"]
+        assert b"".join(bytes(token["bytes"]) for token in content).decode() == choice["message"]["content"]
+        assert all(token["logprob"] <= 0 and len(token["top_logprobs"]) == 2 for token in content)
+    body = {"prompt": "a", "structured_outputs": {"regex": "("}}
+    refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=300)
+    assert refused.status_code == 400
+    assert "unclosed group" in refused.json()["error"]["message"]
 
 
 def test_a_seed_gives_the_same_text_again(server: Server) -> None:

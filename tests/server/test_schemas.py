@@ -128,7 +128,6 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
     [
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
         ("store", True),
         ("reasoning_effort", "high"),
         ("store", 0),  # 0 is not JSON's false

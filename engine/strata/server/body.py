@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -37,11 +38,17 @@ class Body(BaseModel):
                         param=name,
                         code="unsupported_parameter",
                     )
-            elif name not in cls.model_fields:
-                allowed = ", ".join(sorted(cls.model_fields))
+            elif name not in _names(cls):
+                allowed = ", ".join(sorted(_names(cls)))
                 raise RequestError(
                     f"{name!r} is no known field of {cls.place}; the fields are: {allowed}",
                     param=name,
                     code="unknown_parameter",
                 )
         return {name: value for name, value in data.items() if name not in cls.unserved}
+
+
+@lru_cache
+def _names(body: type[Body]) -> frozenset[str]:
+    """The fields as JSON calls them."""
+    return frozenset(field.alias or name for name, field in body.model_fields.items())

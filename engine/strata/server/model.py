@@ -115,6 +115,7 @@ class ServedModel:
             frequency_penalty=body.frequency_penalty or 0.0,
             logit_bias=body.biases,
             logprobs=body.num_logprobs,
+            grammar=body.grammar,
             stop_token_ids=stop_token_ids,
             ignore_eos=body.ignore_eos,
             # -1 is what some clients call "off".

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
+from strata.errors import RequestError
+from strata.request import Grammar
 from strata.server.body import Body
+from strata.server.structured import StructuredOutputs, grammar_of
 
 MAX_STOP_STRINGS = 4
 MAX_BIASES, MAX_BIAS = 1024, 100
@@ -52,6 +56,7 @@ class Sampling(Body):
     stop_token_ids: list[int] | None = Field(None, description="a list of token ids that end the answer")
     ignore_eos: bool = Field(False, description="true goes on behind the end-of-sequence token, for measurements")
     max_tokens: MaxTokens = None
+    structured_outputs: StructuredOutputs | None = None
     priority: int | None = Field(
         None, ge=-(2**31), le=2**31 - 1, description="a whole number; smaller ones run first, 0 is usual"
     )
@@ -100,6 +105,20 @@ class Sampling(Body):
     def num_logprobs(self) -> int | None:
         """None gives no logprobs, N those of the drawn token and of the N likeliest."""
         return None
+
+    @cached_property
+    def grammar(self) -> Grammar | None:
+        """What the answer must match."""
+        return grammar_of(None, self.structured_outputs)
+
+    @model_validator(mode="after")
+    def _check_grammar(self) -> Self:
+        if self.grammar is not None and self.ignore_eos:
+            raise RequestError(
+                "'ignore_eos' goes on behind the end, which structured output does not allow; leave one of them out",
+                param="ignore_eos",
+            )
+        return self
 
     @property
     def num_choices(self) -> int:

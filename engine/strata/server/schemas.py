@@ -8,13 +8,16 @@ with the value that asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from strata.errors import RequestError
+from strata.request import Grammar
 from strata.server.body import Body
 from strata.server.sampling import MaxTokens, Sampling
+from strata.server.structured import ResponseFormat, grammar_of
 
 MAX_CHOICES = 16  # of each prompt
 MAX_SEQUENCES = 128  # of one request: prompts times choices
@@ -43,6 +46,7 @@ class OpenAIRequest(Sampling):
     }
 
     n: NumChoices = None
+    response_format: ResponseFormat | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     # Accepted and without effect on the answer.
@@ -58,6 +62,10 @@ class OpenAIRequest(Sampling):
         if self.stream_options is not None and not self.stream:
             raise RequestError("'stream_options' is allowed only with \"stream\": true", param="stream_options")
         return self
+
+    @cached_property
+    def grammar(self) -> Grammar | None:
+        return grammar_of(self.response_format, self.structured_outputs)
 
     @property
     def num_choices(self) -> int:
@@ -131,7 +139,6 @@ class ChatRequest(OpenAIRequest):
         "parallel_tool_calls": (None, True, False),
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
-        "response_format": (None, {"type": "text"}),
         "modalities": (None, ["text"]),
         "audio": (None,),
         "reasoning_effort": (None,),
