@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 
 from strata import quant
+from strata.kernels.dequantize.reference import dequantize
 from strata.kernels.linear import cpu, reference
 
 BF16_ERROR = 6e-3  # relative norm: activations, weights' steps and result are rounded to 8 bits each
@@ -31,6 +34,22 @@ def test_reference_is_exact(kind: str) -> None:
     packed, bias, x, expected = make(kind, 48, 288, 5, torch.float32)
     assert relative(reference.linear(x, kind, packed.parts, bias), expected) < 1e-6
     assert relative(reference.prepare(kind, packed.parts, bias, torch.float32)(x), expected) < 1e-6
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_reference_in_pieces(monkeypatch: pytest.MonkeyPatch, has_bias: bool) -> None:
+    packed, bias, x, expected = make("int4", 50, 288, 5, torch.float32)
+    sizes: list[int] = []
+
+    def noted(kind: str, parts: Mapping[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        sizes.append(parts["codes"].shape[0])
+        return dequantize(kind, parts, dtype)
+
+    monkeypatch.setattr(reference, "MAX_DEQUANTIZED", 20 * 288)
+    monkeypatch.setattr(reference, "dequantize", noted)
+    found = reference.linear(x, "int4", packed.parts, bias if has_bias else None)
+    assert sizes == [20, 20, 10]
+    assert relative(found, expected if has_bias else expected - bias.double()) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])

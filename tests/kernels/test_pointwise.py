@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from strata import quant
+from strata.kernels.clamped_swiglu.reference import clamped_swiglu
 from strata.kernels.embedding.reference import embedding
 from strata.kernels.rms_norm.reference import rms_norm
 from strata.kernels.rope.reference import rope_, rope_table
@@ -32,6 +33,16 @@ def test_rms_norm(dtype: torch.dtype, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+def test_rms_norm_of_each_head(dtype: torch.dtype, tolerance: float) -> None:
+    whole, weight, eps = torch.randn(7, 5, 16).to(dtype), torch.randn(3, 16).to(dtype), 1e-4
+    x = whole[:, :3]
+    wide = x.double()
+    expected = weight.double() * wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
+    assert relative(rms_norm(x, weight, eps), expected) < tolerance
+    assert relative(kernels_for(torch.device("cpu"), dtype).rms_norm(weight, eps, dtype)(x), expected) < tolerance
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
 def test_rope_turns_pairs_of_half_a_head_apart(dtype: torch.dtype, tolerance: float) -> None:
     inv_freq = torch.tensor([1.0, 0.3, 0.02, 0.001])
     cos, sin = rope_table(inv_freq, 50, 1.0, dtype)
@@ -50,6 +61,14 @@ def test_silu_mul(dtype: torch.dtype, tolerance: float) -> None:
     gate_up = torch.randn(3, 64).to(dtype)
     gate, up = gate_up.double().chunk(2, -1)
     assert relative(silu_mul(gate_up), gate * torch.sigmoid(gate) * up) < tolerance
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+def test_clamped_swiglu(dtype: torch.dtype, tolerance: float) -> None:
+    gate_up = (torch.randn(3, 64) * 4).to(dtype)
+    gate, up = gate_up.double().chunk(2, -1)
+    gate, up = gate.clamp(max=2.5), up.clamp(-2.5, 2.5)
+    assert relative(clamped_swiglu(gate_up, 2.5), gate * torch.sigmoid(1.702 * gate) * (up + 1)) < 1.5 * tolerance
 
 
 @pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])

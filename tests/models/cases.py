@@ -134,12 +134,15 @@ def made(name: str) -> tuple[Any, list[int], Tensor]:
     return model, token_ids, tiny.reference_logits(model, token_ids)
 
 
-def runner_of(name: str, config: ModelConfig | None = None, tensors: dict[str, Any] | None = None) -> Runner:
+def runner_of(
+    name: str, *, config: ModelConfig | None = None, tensors: dict[str, Any] | None = None, device: str = "cpu"
+) -> Runner:
     """A runner of the case's model, with another config or other tensors if they are given."""
     model = made(name)[0]
     return tiny.runner_of(
         config or tiny.model_config(model),
         tensors or tiny.checkpoint(model),
+        device=device,
         max_model_len=CASES[name].max_model_len,
     )
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from strata.config import CacheConfig, EngineConfig, ModelConfig, RopeConfig, SchedulerConfig
+from strata.config import CacheConfig, EngineConfig, ExpertsConfig, ModelConfig, RopeConfig, SchedulerConfig
 from strata.errors import HardwareError, OptionError
+from strata.kernels.attention import sdpa
+from strata.kernels.linear import reference as linear
+from strata.plan import memory
 from strata.plan.memory import (
     CPU_KV_SHARE,
     MAX_GATHERED_POSITIONS,
@@ -146,6 +149,49 @@ def test_the_workspace_holds_what_a_call_gathers(length: int, seqs: int, expecte
     assert gathered_positions(length, seqs, 16) == expected
     model, engine = replace(MODEL, max_position_embeddings=length), config(max_num_seqs=seqs)
     assert workspace_bytes(model, engine, 2) > expected * TOKEN // MODEL.num_layers
+
+
+def test_bounds_are_those_of_the_kernels() -> None:
+    assert memory.MAX_DEQUANTIZED == linear.MAX_DEQUANTIZED
+    assert memory.SINK_DIMS == sdpa.SINK_DIMS
+
+
+EXPERTS = ExpertsConfig(
+    num_experts=8,
+    num_experts_per_tok=3,
+    intermediate_size=32,
+    shared_intermediate_size=0,
+    norm_topk_prob=True,
+    router_bias=False,
+    bias=False,
+)
+
+
+def test_the_workspace_holds_every_token_once_for_each_of_its_experts() -> None:
+    small, large = (
+        workspace_bytes(
+            replace(MODEL, experts=replace(EXPERTS, num_experts_per_tok=k), expert_layers=(True,) * 4), config(), 2
+        )
+        for k in (3, 6)
+    )
+    assert large - small >= 3 * 512 * 2 * MODEL.hidden_size * 2
+
+
+def test_a_window_needs_a_mask_of_its_own() -> None:
+    engine = config()
+    plain = workspace_bytes(MODEL, engine, 2)
+    everywhere = workspace_bytes(replace(MODEL, windows=(100,) * 4), engine, 2)
+    alternating = workspace_bytes(replace(MODEL, windows=(100, None) * 2), engine, 2)
+    mask = 512 * (100 + 512 + 16) * 2
+    assert everywhere < plain
+    assert alternating == plain + mask
+
+
+def test_sinks_double_what_is_gathered() -> None:
+    engine = config()
+    plain, sinks = (workspace_bytes(replace(MODEL, attention_sinks=has), engine, 2) for has in (False, True))
+    pages = 2 * gathered_positions(1000, 4, 16) * MODEL.num_kv_heads
+    assert sinks - plain >= pages * (MODEL.head_dim + 8) * 2
 
 
 def test_budget_table_adds_up() -> None:

@@ -20,6 +20,7 @@ from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
 from tests.kernels.batches import make_case
 from tests.models import tiny
+from tests.models.cases import CASES, made, runner_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -32,6 +33,13 @@ def test_logits(chunk: int) -> None:
     runner = tiny.runner_of(tiny.model_config(model), tiny.checkpoint(model), device="cuda")
     found = tiny.run_chunks(runner, TOKEN_IDS, chunk, list(reversed(range(32))))
     assert tiny.relative(found.cpu(), tiny.reference_logits(model, TOKEN_IDS)) < 1e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_of_every_architecture(name: str) -> None:
+    _, token_ids, expected = made(name)
+    found = tiny.run_chunks(runner_of(name, device="cuda"), token_ids, 50, list(range(13)))
+    assert tiny.relative(found.cpu(), expected) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
@@ -58,11 +66,17 @@ def test_bf16_activations_over_packed_weights(kind: str) -> None:
         [(40, 1), (9, 1), (0, 33), (16, 24), (5, 1)],
     ],
 )
+@pytest.mark.parametrize("window", [None, 23])
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_attention(spans: list[tuple[int, int]], dtype: torch.dtype, tolerance: float) -> None:
-    case = make_case(spans, 6, 2, head_dim=64, dtype=dtype, device="cuda")
-    expected = reference.paged_attention(case.query, case.cache, case.batch)
-    assert tiny.relative(sdpa.paged_attention(case.query, case.cache, case.batch), expected) < tolerance
+def test_attention(
+    spans: list[tuple[int, int]], window: int | None, has_sinks: bool, dtype: torch.dtype, tolerance: float
+) -> None:
+    case = make_case(spans, 6, 2, head_dim=64, dtype=dtype, device="cuda", window=window)
+    sinks = torch.randn(6, generator=torch.Generator().manual_seed(6)).to("cuda", dtype) if has_sinks else None
+    expected = reference.paged_attention(case.query, case.cache, case.batch, window, sinks)
+    found = sdpa.paged_attention(case.query, case.cache, case.batch, window, sinks)
+    assert tiny.relative(found, expected) < tolerance
 
 
 def test_a_store_on_the_card(tmp_path: Path) -> None:

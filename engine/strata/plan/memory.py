@@ -16,6 +16,11 @@ CPU_KV_SHARE = 0.5
 # sequences than one. 128 MiB for 8 KV heads of 128 in bf16: enough to fill a card, and little beside its memory.
 MAX_GATHERED_POSITIONS = 32_768
 
+# What kernels.linear and kernels.attention.sdpa take: weights that a product dequantises at a time, dimensions that a
+# head grows by beside sinks. A test holds them together.
+MAX_DEQUANTIZED = 1 << 26
+SINK_DIMS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -72,18 +77,41 @@ def gathered_positions(max_model_len: int, max_num_seqs: int, block_size: int) -
 
 def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int) -> int:
     """Bytes that one step takes beside weights and KV cache, at most: activations, logits and what sampling makes of
-    them, one dequantised matrix, the KV pages of one layer gathered for attention."""
+    them, the dequantised part of one matrix, the KV pages of one layer gathered for attention."""
     tokens, seqs = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
-    activations = tokens * (4 * model.hidden_size + 3 * model.intermediate_size + 2 * heads * model.head_dim)
-    # Masks of chunks or of decoding sequences, float; keys and values that one call gathers, in whole blocks.
-    gathered = gathered_positions(length, seqs, config.cache.block_size)
-    attention = tokens * length + 2 * gathered * model.num_kv_heads * model.head_dim
+    activations = tokens * (4 * model.hidden_size + _feed_forward_elements(model) + 2 * heads * model.head_dim)
     # float32, sorted with int64 indices, probabilities and their sums.
     logits = seqs * model.vocab_size * (4 + 4 + 8 + 4 + 8)
-    matrix = model.hidden_size * max(2 * model.intermediate_size, heads * model.head_dim)
+    inner = max(2 * model.intermediate_size, model.experts.intermediate_size * 2 if model.experts else 0)
+    matrix = min(MAX_DEQUANTIZED, model.hidden_size * max(inner, heads * model.head_dim, model.vocab_size))
+    attention = _attention_elements(model, config, length)
     return (activations + attention) * element_bytes + logits + matrix * (element_bytes + 8)
+
+
+def _feed_forward_elements(model: ModelConfig) -> int:
+    """Of a token between the norm and the sum: gate, up and their product, or what its experts make of it."""
+    dense = 0 if all(model.expert_layers) else 3 * model.intermediate_size
+    experts = model.experts
+    if experts is None:
+        return dense
+    # Every token once for each of its experts, in and out; an expert that all tokens take; the router's float32 and
+    # int64 numbers, as elements of 2 bytes.
+    routed = experts.num_experts_per_tok * (2 * model.hidden_size + 16) + 4 * experts.num_experts
+    return max(dense, routed + 5 * experts.intermediate_size + 3 * experts.shared_intermediate_size)
+
+
+def _attention_elements(model: ModelConfig, config: EngineConfig, length: int) -> int:
+    """Masks of chunks or of decoding sequences, one for each window; keys and values that one call gathers, in whole
+    blocks. Beside sinks both are copied once more (``kernels.attention.sdpa``)."""
+    tokens, block_size = config.scheduler.max_num_batched_tokens, config.cache.block_size
+    seen = [length if window is None else min(length, window + tokens + block_size) for window in set(model.windows)]
+    gathered = gathered_positions(length, config.scheduler.max_num_seqs, block_size)
+    pages = 2 * gathered * model.num_kv_heads * model.head_dim
+    if not model.attention_sinks:
+        return tokens * sum(seen) + pages
+    return tokens * (sum(seen) + max(seen)) + 2 * pages + 2 * gathered * model.num_kv_heads * SINK_DIMS
 
 
 def plan_memory(

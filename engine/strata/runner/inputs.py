@@ -153,8 +153,10 @@ def _groups(
 
 def _mask(last: Tensor, kv_len: int, window: int | None, dtype: torch.dtype) -> Tensor:
     """0 at the ``window`` positions up to ``last`` [..., 1], minus infinity at all others: [..., kv_len]."""
-    distance = last - torch.arange(kv_len, device=last.device)
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    positions = torch.arange(kv_len, device=last.device)
+    hidden = positions > last
+    if window is not None:
+        hidden |= positions <= last - window
     return torch.zeros(hidden.shape, dtype=dtype, device=last.device).masked_fill_(hidden, -torch.inf)
 
 
