@@ -33,10 +33,10 @@ def test_a_config_deeper_than_python_recurses_is_named(tmp_path: Path) -> None:
 def test_a_checkpoint_is_converted_once(tmp_path: Path, kind: str) -> None:
     source = write_hf(tmp_path / "m") if kind == "hf" else write_gguf(tmp_path / "m.gguf")
     calls: list[int] = []
-    first = resolve(str(source), "int4", tmp_path / "cache", lambda done, total: calls.append(done))
+    first = resolve(str(source), "int4", tmp_path / "cache", lambda phase, done, total: calls.append(done))
     assert calls
     calls.clear()
-    assert resolve(str(source), "int4", tmp_path / "cache", lambda done, total: calls.append(done)) == first
+    assert resolve(str(source), "int4", tmp_path / "cache", lambda phase, done, total: calls.append(done)) == first
     assert not calls
     assert first.parent == tmp_path / "cache"
     assert first.name.startswith("m-int4-")
@@ -66,24 +66,29 @@ def test_a_link_to_a_checkpoint_is_the_checkpoint(tmp_path: Path) -> None:
 def test_one_that_waits_takes_the_store_of_the_other(tmp_path: Path) -> None:
     source = str(write_hf(tmp_path / "m"))
     half_way, may_go_on = threading.Event(), threading.Event()
-    calls: list[int] = []
+    waited = threading.Event()
+    phases: set[str] = set()
 
-    def hold(done: int, total: int) -> None:
+    def hold(phase: str, done: int, total: int) -> None:
         half_way.set()
         assert may_go_on.wait(60)
 
     first = threading.Thread(target=lambda: resolve(source, "int4", tmp_path / "cache", hold))
-    second = threading.Thread(
-        target=lambda: resolve(source, "int4", tmp_path / "cache", lambda done, total: calls.append(done))
-    )
+
+    def watch(phase: str, done: int, total: int) -> None:
+        phases.add(phase)
+        waited.set()
+
+    second = threading.Thread(target=lambda: resolve(source, "int4", tmp_path / "cache", watch))
     first.start()
     assert half_way.wait(60)
     second.start()
+    assert waited.wait(60)
     assert not [path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]  # nothing half-made
     may_go_on.set()
     first.join()
     second.join()
-    assert not calls  # the second converted nothing
+    assert phases == {"wait"}  # the second converted nothing
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 

@@ -169,19 +169,22 @@ WEIGHT = "model.layers.0.mlp.up_proj.weight"
     ("edit", "message"),
     [
         (lambda t: t.update(strata=7), "'strata' is not a table"),
-        (lambda t: t["strata"].update(format_version=2), "format version 2; this Strata reads version 1"),
+        (lambda t: t["strata"].update(format_version=1), "format version 1; this Strata reads version 2"),
         (lambda t: t["strata"].pop("format_version"), "format version None"),
         (lambda t: t["strata"].pop("shards"), "table is damaged"),
-        (lambda t: t["strata"].update(weights=[]), "table is damaged"),
+        (lambda t: t["strata"].update(shared=[7]), "table is damaged"),
+        (lambda t: t["strata"].pop("experts"), "table is damaged"),
+        (lambda t: t["strata"].update(experts=[]), "table is damaged"),
         (lambda t: t["strata"]["shards"][0].update(bytes="many"), "table is damaged"),
-        (lambda t: t["strata"]["shards"][0].update(file="../../etc/passwd"), r"'\.\./\.\./etc/passwd' is no shard"),
-        (lambda t: t["strata"]["weights"][WEIGHT].update(format="int3"), "has the format 'int3'"),
-        (lambda t: t["strata"]["weights"][WEIGHT].update(shape=[8192]), r"the shape \[8192\]"),
-        (lambda t: t["strata"]["weights"][WEIGHT].update(shape=[8192, 0]), r"the shape \[8192, 0\]"),
-        (lambda t: t["strata"]["weights"][WEIGHT].update(shape=[8192, 50]), r"is \[8192, 50\], needed"),
-        (lambda t: t["strata"]["weights"][WEIGHT].update(shape=[8192, 32]), r"wrong shapes: .*is \[8192, 32\], needed"),
-        (lambda t: t["strata"]["weights"][WEIGHT].update(shard=99), "is in shard 99 of"),
-        (lambda t: t["strata"]["weights"].pop(WEIGHT), f"missing tensors: {WEIGHT}"),
+        (lambda t: t["strata"]["shards"][0].update(file="../../etc/passwd"), "lists 2 shards that are not the 2"),
+        (lambda t: t["strata"]["shards"].pop(), "lists 1 shards that are not the 2"),
+        (lambda t: t["strata"]["shared"][0][WEIGHT].update(format="int3"), "has the format 'int3'"),
+        (lambda t: t["strata"]["shared"][0][WEIGHT].update(shape=[8192]), r"the shape \[8192\]"),
+        (lambda t: t["strata"]["shared"][0][WEIGHT].update(shape=[8192, 0]), r"the shape \[8192, 0\]"),
+        (lambda t: t["strata"]["shared"][0][WEIGHT].update(shape=[8192, 50]), r"is \[8192, 50\], needed"),
+        (lambda t: t["strata"]["shared"][0][WEIGHT].update(shape=[8192, 32]), r"is \[8192, 32\], needed"),
+        (lambda t: t["strata"]["shared"][1].update(t["strata"]["shared"][0]), "a weight lies in two places"),
+        (lambda t: t["strata"]["shared"][0].pop(WEIGHT), f"missing tensors: {WEIGHT}"),
         (lambda t: t.update(hidden_size=128), "wrong shapes"),
         (lambda t: t.update(architectures=["X"]), "architecture 'X' is not supported"),
     ],
@@ -193,7 +196,7 @@ def test_an_altered_config_is_refused(path: Path, edit: Callable[[dict[str, Any]
 
 
 def test_a_config_whose_formats_are_not_those_of_the_shards(path: Path) -> None:
-    change(path, lambda t: t["strata"]["weights"][WEIGHT].update(format="int8"))
+    change(path, lambda t: t["strata"]["shared"][0][WEIGHT].update(format="int8"))
     store = Store.open(path)
     with pytest.raises(CheckpointError, match=r"its header is not that of the store's config\.json"):
         list(store.load())

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from strata.errors import CheckpointError, StorageError
+from strata.store.journal import Journal
+from strata.store.manifest import Shard
 from strata.store.target import lock, partial
 
 
@@ -20,7 +22,7 @@ def entries(directory: Path) -> list[str]:
 
 def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
     target = tmp_path / "a" / "store"
-    with lock(target), partial(target) as directory:
+    with lock(target), partial(target, "a") as (directory, _):
         (directory / "file").write_text("whole")
         assert not target.exists()
     assert (target / "file").read_text() == "whole"
@@ -29,7 +31,7 @@ def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     def make() -> None:
-        with lock(tmp_path / "store"), partial(tmp_path / "store") as directory:
+        with lock(tmp_path / "store"), partial(tmp_path / "store", "a") as (directory, _):
             (directory / "file").write_text("half")
             raise ZeroDivisionError
 
@@ -40,7 +42,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     def make() -> None:
-        with lock(tmp_path / "store"), partial(tmp_path / "store"):
+        with lock(tmp_path / "store"), partial(tmp_path / "store", "a"):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(StorageError, match=r"cannot write .*/store: No space left on device"):
@@ -51,7 +53,10 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_read_is_named_and_not_the_target(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    with pytest.raises(CheckpointError, match=f"cannot read {source}: Is a directory"), partial(tmp_path / "store"):
+    with (
+        pytest.raises(CheckpointError, match=f"cannot read {source}: Is a directory"),
+        partial(tmp_path / "store", "a"),
+    ):
         source.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -109,20 +114,57 @@ def test_waiting_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     assert f"waiting for another process that makes {tmp_path / 'store'}" in caplog.text
 
 
+def test_a_waiter_is_shown_what_the_other_has_made(tmp_path: Path) -> None:
+    target = tmp_path / "store"
+    shown = threading.Event()
+    sizes: list[int] = []
+
+    def show(num_bytes: int) -> None:
+        sizes.append(num_bytes)
+        shown.set()
+
+    def wait() -> None:
+        with lock(target, show):
+            pass
+
+    waiter = threading.Thread(target=wait)
+    with lock(target), partial(target, "a") as (directory, _):
+        (directory / "file").write_bytes(bytes(100_000))
+        waiter.start()
+        assert shown.wait(60)
+    waiter.join()
+    assert sizes[0] >= 100_000
+
+
+def test_waiting_can_be_given_up(tmp_path: Path) -> None:
+    def give_up(num_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    with lock(tmp_path / "store"):
+        with pytest.raises(KeyboardInterrupt), lock(tmp_path / "store", give_up):
+            pass
+        assert entries(tmp_path) == [".store.lock"]  # still held
+
+
 MAKER = """
 import sys
 from pathlib import Path
+from strata.store.manifest import Shard
 from strata.store.target import lock, partial
 
 target = Path(sys.argv[1])
-with lock(target), partial(target) as directory:
-    (directory / "file").write_text("half")
+with lock(target), partial(target, "a") as (directory, journal):
+    (directory / "first").write_text("whole")
+    journal.add(Shard("first", 5, "0"))
+    (directory / "second").write_text("ha")
     print("half-way", flush=True)
     sys.stdin.read()
 """
 
 
-def test_a_killed_maker_is_no_obstacle(tmp_path: Path) -> None:
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """What a maker that was killed half-way leaves: its target's path."""
     target = tmp_path / "store"
     maker = subprocess.Popen(
         [sys.executable, "-c", MAKER, str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -132,8 +174,60 @@ def test_a_killed_maker_is_no_obstacle(tmp_path: Path) -> None:
         assert maker.stdout.readline() == "half-way\n"
         maker.kill()
     assert entries(tmp_path) == [".store.lock", ".store.partial"]
-    with lock(target), partial(target) as directory:
+    return target
+
+
+def test_what_a_killed_maker_finished_is_there_again(killed: Path) -> None:
+    with lock(killed), partial(killed, "a") as (directory, journal):
+        assert list(journal.shards) == ["first"]
+        assert journal.finished(directory, "first") == Shard("first", 5, "0")
+        assert journal.finished(directory, "second") is None
+        (directory / "second").write_text("whole")
+    assert entries(killed.parent) == ["store"]
+    assert [(killed / name).read_text() for name in ("first", "second")] == ["whole", "whole"]
+
+
+def test_another_maker_begins_anew(killed: Path) -> None:
+    with lock(killed), partial(killed, "b") as (directory, journal):
         assert entries(directory) == []
+        assert not journal.shards
         (directory / "file").write_text("whole")
-    assert entries(tmp_path) == ["store"]
-    assert (target / "file").read_text() == "whole"
+    assert entries(killed) == ["file"]
+
+
+def test_a_torn_line_costs_only_its_shard(killed: Path) -> None:
+    path = killed.with_name(".store.partial") / "journal"
+    path.write_bytes(path.read_bytes() + b'{"file": "second", "by')
+    with lock(killed), partial(killed, "a") as (_, journal):
+        assert list(journal.shards) == ["first"]
+        journal.add(Shard("second", 5, "1"))
+        assert list(Journal(path).shards) == ["first", "second"]
+
+
+def test_a_finished_shard_that_lost_bytes_is_not_finished(killed: Path) -> None:
+    with lock(killed), partial(killed, "a") as (directory, journal):
+        (directory / "first").write_text("whol")
+        assert journal.finished(directory, "first") is None
+        (directory / "first").unlink()
+        assert journal.finished(directory, "first") is None
+
+
+def fail(target: Path, error: BaseException, *, finished: bool) -> list[str]:
+    def make() -> None:
+        with lock(target), partial(target, "a") as (_, journal):
+            if finished:
+                journal.add(Shard("first", 5, "0"))
+            raise error
+
+    with pytest.raises(type(error)):
+        make()
+    return entries(target.parent)
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path: Path) -> None:
+    assert fail(tmp_path / "store", KeyboardInterrupt(), finished=False) == []
+    assert fail(tmp_path / "store", KeyboardInterrupt(), finished=True) == [".store.partial"]
+
+
+def test_a_fault_of_the_source_keeps_nothing(tmp_path: Path) -> None:
+    assert fail(tmp_path / "store", CheckpointError("NaN"), finished=True) == []

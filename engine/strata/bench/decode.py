@@ -134,7 +134,7 @@ def weight_bytes_per_step(store: Store) -> int:
     one row only."""
     if store.model_config.tie_word_embeddings:
         return store.num_bytes
-    embedding = store.manifest.weights["model.embed_tokens.weight"].num_bytes
+    embedding = store.manifest.contents.weights["model.embed_tokens.weight"].num_bytes
     return store.num_bytes - embedding + embedding // store.model_config.vocab_size
 
 

@@ -44,7 +44,7 @@ def open_runner(
     for name, value, allowed in (("dtype", dtype, DTYPES), ("device", device, DEVICES)):
         if value not in allowed:
             raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
-    store = Store.open(resolve(source, dtype, progress=lambda done, total: progress("convert", done, total)))
+    store = Store.open(resolve(source, dtype, progress=progress))
     cache = CacheConfig()
     config = EngineConfig(
         model=source,

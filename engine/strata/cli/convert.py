@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.output_dir,
             arguments.dtype,
             shard_size=arguments.expert_shard_size << 20,
-            progress=lambda done, total: progress("convert", done, total),
+            progress=progress,
         )
     print(f"{path} is ready: strata serve {path}")
     return 0

@@ -60,4 +60,4 @@ class Progress:
 
 
 def _in_bytes(phase: str) -> bool:
-    return phase in ("convert", "load")
+    return phase in ("wait", "download", "convert", "verify", "load")

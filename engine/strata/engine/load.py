@@ -24,7 +24,7 @@ def load_engine(config: EngineConfig, report: Report = lambda progress: None) ->
     Raises UsageError when the model, the device or the settings are at fault.
     """
     began = time.monotonic()
-    path = resolve(config.model, config.dtype, None, lambda done, total: report(LoadProgress("convert", done, total)))
+    path = resolve(config.model, config.dtype, progress=lambda *now: report(LoadProgress(*now)))
     store = Store.open(path)
     if store.dtype != config.dtype:
         logger.info(

@@ -43,6 +43,11 @@ def needed(config: ModelConfig) -> tuple[TensorSpec, ...]:
     return tuple(_specs(config))
 
 
+def expert_name(layer: int, expert: int) -> str:
+    """What the names of a routed expert's tensors begin with, before ``.gate_proj.weight``."""
+    return f"model.layers.{layer}.mlp.experts.{expert}"
+
+
 def check_architecture(name: str, supported: Collection[str]) -> None:
     """Raise UnsupportedModelError with the ``supported`` ones unless ``name`` is one of them."""
     if name not in supported:
@@ -136,7 +141,8 @@ def _experts(config: ModelConfig, layer: int, prefix: str) -> Iterator[TensorSpe
         yield TensorSpec(f"{prefix}.shared_expert_gate.weight", (1, hidden), Role.ROUTER)
         yield from _mlp(hidden, experts.shared_intermediate_size, f"{prefix}.shared_expert", bias=False)
     for expert in range(experts.num_experts):
-        yield from _mlp(hidden, experts.intermediate_size, f"{prefix}.experts.{expert}", experts.bias, (layer, expert))
+        name = expert_name(layer, expert)
+        yield from _mlp(hidden, experts.intermediate_size, name, experts.bias, (layer, expert))
 
 
 def _linear(name: str, rows: int, cols: int, bias: bool, expert: tuple[int, int] | None = None) -> Iterator[TensorSpec]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from strata import quant
 from strata.errors import StorageError
 from strata.store.convert import convert, is_store
 from strata.store.manifest import FORMAT_VERSION
-from strata.store.progress import Progress
-from strata.store.sources import recommended, source_files, source_path
+from strata.store.progress import Phases, silent
+from strata.store.sources import obtain
 
 
-def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progress: Progress | None = None) -> Path:
+def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progress: Phases = silent) -> Path:
     """The directory of a store: ``source`` itself when it is one, else its conversion to ``dtype`` in the cache.
 
     cache_dir: where converted stores are kept; None is ``default_cache_dir()``. A checkpoint is converted once: the
@@ -24,11 +22,12 @@ def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progre
     recommended for a built-in model. Raises what ``convert`` raises.
     """
     quant.target(dtype)
-    path = source_path(source)
-    if is_store(path):
-        return path
+    found = obtain(source)
+    if is_store(found.path):
+        return found.path
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
-    target = cache / f"{path.resolve().stem}-{dtype}-{_key(path, dtype, recommended(source))}"
+    key = hashlib.sha256(repr((FORMAT_VERSION, dtype, found.identity)).encode()).hexdigest()[:16]
+    target = cache / f"{found.path.resolve().stem}-{dtype}-{key}"
     if is_store(target):
         return target
     try:
@@ -46,9 +45,3 @@ def default_cache_dir() -> Path:
         return Path(os.environ["STRATA_CACHE_DIR"]).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "strata" / "stores"
-
-
-def _key(path: Path, dtype: str, generation_config: Mapping[str, Any]) -> str:
-    files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
-    facts = (FORMAT_VERSION, dtype, files, sorted(generation_config.items()))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

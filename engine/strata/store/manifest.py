@@ -1,52 +1,55 @@
 """What a store holds: the "strata" table of its ``config.json``.
 
-The table names the shards with their sizes and checksums, and every weight with its bit format, shape and shard. A
-weight in the format "int8", "int4" or "mxfp4" is stored as the tensors ``NAME.PART``; any other under its own name.
+The table names the shards with their sizes and checksums, and says what lies in them: every weight of ``shared/`` with
+its bit format and shape; of the routed experts in ``experts/`` only the formats, since all else follows from the
+model's config (``strata.store.layout``).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any
 
 from strata import quant
 from strata.errors import CheckpointError
+from strata.plan.shape import TensorSpec
 from strata.quant.base import Part
+from strata.store.layout import ExpertLayout, Weight
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KEY = "strata"  # of the table in config.json
-
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}  # safetensors' type names
-PLAIN_DTYPES = {"bf16": "BF16", "fp32": "F32"}  # formats of a single tensor, which keep the weight's own name
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """One weight of the model. ``format`` is a bit format's name or "fp32"; ``shard`` indexes the shards."""
+class Contents:
+    """What lies in which file; known before a byte is written."""
 
-    format: str
-    shape: tuple[int, ...]
-    shard: int
+    shared: tuple[Mapping[str, Weight], ...]  # of each file of shared/, in the order in which they are stored
+    experts: ExpertLayout | None  # where the model has any
 
-    def tensors(self, name: str) -> dict[str, Part]:
-        """The stored tensors by their names, in order."""
-        if self.format in PLAIN_DTYPES:
-            return {name: Part(PLAIN_DTYPES[self.format], self.shape)}
-        rows, cols = self.shape
-        return {f"{name}.{part}": spec for part, spec in quant.get(self.format).parts(rows, cols).items()}
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every shard's name: first those of shared/, then those of experts/."""
+        count = len(self.shared)
+        shared = tuple(f"shared/{index + 1:05d}-of-{count:05d}.safetensors" for index in range(count))
+        return shared + (self.experts.files if self.experts is not None else ())
+
+    @property
+    def weights(self) -> dict[str, Weight]:
+        """The weights of shared/ by name, in order."""
+        return {name: weight for held in self.shared for name, weight in held.items()}
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the stored tensors together."""
-        return sum(part_bytes(part) for part in self.tensors("").values())
+        """Bytes of all weights in memory: an expert's blob stays one there."""
+        shared = sum(weight.num_bytes for weight in self.weights.values())
+        return shared + (self.experts.num_bytes if self.experts is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One safetensors file. ``file`` is relative to the store; ``xxh3_128`` is the checksum of the whole file."""
+    """One file of weights. ``file`` is relative to the store; ``xxh3_128`` is the checksum of the whole file."""
 
     file: str
     bytes: int
@@ -55,31 +58,35 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole table."""
+    """The whole table. ``shards`` are those of ``contents.files``, in that order."""
 
     dtype: str
+    contents: Contents
     shards: tuple[Shard, ...]
-    weights: Mapping[str, Weight]
-
-    def by_shard(self) -> list[dict[str, Weight]]:
-        """The weights of each shard, in the order in which they are stored."""
-        return by_shard(self.weights, len(self.shards))
 
     def to_table(self) -> dict[str, Any]:
         """As JSON; the inverse of ``from_table``."""
+        experts = self.contents.experts
         return {
             "format_version": FORMAT_VERSION,
             "dtype": self.dtype,
             "shards": [asdict(shard) for shard in self.shards],
-            "weights": {
-                name: {"format": weight.format, "shape": list(weight.shape), "shard": weight.shard}
-                for name, weight in self.weights.items()
+            "shared": [
+                {name: {"format": weight.format, "shape": list(weight.shape)} for name, weight in held.items()}
+                for held in self.contents.shared
+            ],
+            "experts": None
+            if experts is None
+            else {
+                "formats": {name: weight.format for name, weight in experts.weights.items()},
+                "blob_bytes": experts.blob_bytes,
+                "blobs_per_shard": experts.blobs_per_shard,
             },
         }
 
     @classmethod
-    def from_table(cls, table: Any, *, origin: str) -> Manifest:
-        """Read the table; raises CheckpointError naming what is wrong in ``origin``."""
+    def from_table(cls, table: Any, specs: Sequence[TensorSpec], *, origin: str) -> Manifest:
+        """Read the table. specs: what the model needs. Raises CheckpointError naming what is wrong in ``origin``."""
         if not isinstance(table, dict):
             raise CheckpointError(f"{origin}: {KEY!r} is not a table; convert the model again")
         version = table.get("format_version")
@@ -89,48 +96,53 @@ class Manifest:
                 "Convert the model again"
             )
         try:
+            shared = tuple(
+                {str(n): Weight(str(w["format"]), tuple(int(size) for size in w["shape"])) for n, w in held.items()}
+                for held in table["shared"]
+            )
+            formats, blob_bytes, blobs_per_shard = {}, 0, 1
+            if table["experts"] is not None:
+                formats = {str(name): str(kind) for name, kind in table["experts"]["formats"].items()}
+                blob_bytes = int(table["experts"]["blob_bytes"])
+                blobs_per_shard = int(table["experts"]["blobs_per_shard"])
             shards = tuple(Shard(str(s["file"]), int(s["bytes"]), str(s["xxh3_128"])) for s in table["shards"])
-            weights = {
-                str(name): Weight(str(w["format"]), tuple(int(n) for n in w["shape"]), int(w["shard"]))
-                for name, w in table["weights"].items()
-            }
-            manifest = cls(str(table["dtype"]), shards, weights)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            dtype = str(table["dtype"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(
                 f"{origin}: the {KEY!r} table is damaged ({type(error).__name__}: {error}); convert the model again"
             ) from error
-        for shard in shards:
-            if not re.fullmatch(r"shared/[\w.-]+\.safetensors", shard.file):
-                raise CheckpointError(f"{origin}: {shard.file!r} is no shard of a store; convert the model again")
-        formats = {"fp32", *quant.FORMATS}
-        for name, weight in weights.items():
-            plain = weight.format in PLAIN_DTYPES
-            if (
-                weight.format not in formats
-                or (not plain and len(weight.shape) != 2)
-                or min(weight.shape, default=0) < 1
-            ):
-                raise CheckpointError(
-                    f"{origin}: weight {name!r} has the format {weight.format!r} and the shape {list(weight.shape)}"
-                )
-            if not 0 <= weight.shard < len(shards):
-                raise CheckpointError(f"{origin}: weight {name!r} is in shard {weight.shard} of {len(shards)}")
-        return manifest
+        named = [item for held in shared for item in held.items()]
+        for name, weight in named:
+            _check_weight(name, weight, origin)
+        twice = len(named) - len(dict(named))
+        of_experts = {spec.name for spec in specs if spec.expert is not None} & set(dict(named))
+        if twice or of_experts:
+            raise CheckpointError(
+                f"{origin}: the {KEY!r} table is damaged: a weight lies in two places; convert the model again"
+            )
+        layout = ExpertLayout.of(specs, formats, blobs_per_shard, origin=origin)
+        if layout is not None and layout.blob_bytes != blob_bytes:
+            raise CheckpointError(
+                f"{origin}: an expert has {blob_bytes} bytes in the store, of this config it has {layout.blob_bytes}; "
+                "convert the model again"
+            )
+        contents = Contents(shared, layout)
+        if tuple(shard.file for shard in shards) != contents.files:
+            raise CheckpointError(
+                f"{origin}: the table lists {len(shards)} shards that are not the {len(contents.files)} of its "
+                "contents; convert the model again"
+            )
+        return cls(dtype, contents, shards)
 
 
-def by_shard(weights: Mapping[str, Weight], num_shards: int) -> list[dict[str, Weight]]:
-    """Weights, in their order, shard by shard."""
-    shards: list[dict[str, Weight]] = [{} for _ in range(num_shards)]
-    for name, weight in weights.items():
-        shards[weight.shard][name] = weight
-    return shards
+def _check_weight(name: str, weight: Weight, origin: str) -> None:
+    known = weight.is_plain or (weight.format in quant.FORMATS and len(weight.shape) == 2)
+    if not known or min(weight.shape, default=0) < 1:
+        raise CheckpointError(
+            f"{origin}: weight {name!r} has the format {weight.format!r} and the shape {list(weight.shape)}"
+        )
 
 
 def stored_tensors(weights: Mapping[str, Weight]) -> dict[str, Part]:
     """All stored tensors of some weights by their names, in order."""
     return {part: spec for name, weight in weights.items() for part, spec in weight.tensors(name).items()}
-
-
-def part_bytes(part: Part) -> int:
-    """Bytes of one stored tensor."""
-    return ITEM_BYTES[part.dtype] * prod(part.shape)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
+# The same with the phase before it: "wait" (for another process), "download", "convert", "verify" or "load".
+Phases = Callable[[str, int, int], None]
 
 
-def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """To be called with the bytes of each further piece; ``progress`` gets their sum and ``total``."""
-    done = 0
+def silent(phase: str, done: int, total: int) -> None:
+    """Phases that nobody watches."""
+
+
+def phase(name: str, phases: Phases) -> Progress:
+    """The progress of one phase."""
+    return lambda done, total: phases(name, done, total)
+
+
+def counter(total: int, progress: Progress | None, *, done: int = 0) -> Callable[[int], None]:
+    """To be called with the bytes of each further piece; ``progress`` gets their sum and ``total``. done: bytes that
+    were there before."""
 
     def add(num_bytes: int) -> None:
         nonlocal done

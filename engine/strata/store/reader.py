@@ -9,14 +9,15 @@ from typing import Any
 
 from strata.config import ModelConfig, read_hf_config, token_ids
 from strata.errors import CheckpointError
-from strata.plan.shape import check
+from strata.plan.shape import check, expert_name, needed
 from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
 from strata.store import manifest as manifests
 from strata.store.files import read_json, read_json_if_there
+from strata.store.layout import ExpertLayout, Weight, part_bytes
 from strata.store.manifest import Manifest
 from strata.store.progress import Progress, counter
-from strata.store.shard import altered, read_shard
+from strata.store.shard import altered, read_blob, read_blobs, read_shared, torch_dtype
 from strata.store.sources import ACCEPTED
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -48,9 +49,12 @@ class Store:
             raise CheckpointError(
                 f"{path} is not a store: its config.json has no {manifests.KEY!r} table; convert it first"
             )
-        manifest = Manifest.from_table(table[manifests.KEY], origin=str(origin))
         config = read_hf_config(table, origin=str(origin))
-        check(config, {name: weight.shape for name, weight in manifest.weights.items()}, origin=str(path))
+        specs = needed(config)
+        manifest = Manifest.from_table(table[manifests.KEY], specs, origin=str(origin))
+        shapes = {name: weight.shape for name, weight in manifest.contents.weights.items()}
+        shapes |= {spec.name: spec.shape for spec in specs if spec.expert is not None}
+        check(config, shapes, origin=str(path))
         for file in TOKENIZER_FILES:
             if not (path / file).is_file():
                 raise altered(path, file, "the file is missing")
@@ -75,29 +79,75 @@ class Store:
     @property
     def num_bytes(self) -> int:
         """Bytes of all weights in memory."""
-        return sum(weight.num_bytes for weight in self.manifest.weights.values())
+        return self.manifest.contents.num_bytes
 
     @property
     def names(self) -> tuple[str, ...]:
         """The weights' Hugging Face names in the order in which ``load`` yields them."""
-        return tuple(self.manifest.weights)
+        contents = self.manifest.contents
+        layout = contents.experts
+        if layout is None:
+            return tuple(contents.weights)
+        return (*contents.weights, *(f"{expert_name(*e)}.{name}" for e in layout.experts for name in layout.weights))
 
     def load(self, device: Any = "cpu", progress: Progress | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name: a QuantizedTensor in the formats int8, int4 and mxfp4, a plain tensor otherwise.
 
-        Each file is read once and its checksum compared at its end, so use no weight before the iterator ends.
-        progress: called with the bytes read and those of all files. Raises CheckpointError naming a damaged file.
+        Each file is read once and its checksum compared at its end, so use no weight before the iterator ends. The
+        weights of one expert are views of one buffer, its blob. progress: called with the bytes read and those of all
+        files. Raises CheckpointError naming a damaged file.
         """
+        contents = self.manifest.contents
         read = counter(sum(shard.bytes for shard in self.manifest.shards), progress)
-        for shard, weights in zip(self.manifest.shards, self.manifest.by_shard(), strict=True):
-            tensors = read_shard(self.path, shard, manifests.stored_tensors(weights), read)
-            for name, weight in weights.items():
+        shards = iter(self.manifest.shards)
+        for held in contents.shared:
+            tensors = read_shared(self.path, next(shards), manifests.stored_tensors(held), read)
+            for name, weight in held.items():
                 parts = {part: next(tensors)[1].to(device) for part in weight.tensors(name)}
-                if weight.format in manifests.PLAIN_DTYPES:
-                    yield name, parts[name]
-                else:
-                    rows, cols = weight.shape
-                    named = {part.removeprefix(f"{name}."): tensor for part, tensor in parts.items()}
-                    yield name, QuantizedTensor(weight.format, (rows, cols), named)
-            for _ in tensors:  # runs the checks at the end of the file
-                raise AssertionError("a shard yields no more than its weights")
+                yield name, _weight(name, weight, parts)
+            _end(tensors)
+        layout = contents.experts
+        if layout is None:
+            return
+        for index, shard in enumerate(shards):
+            experts = layout.held(index)
+            blobs = read_blobs(self.path, shard, len(experts), layout.blob_bytes, read)
+            for expert in experts:
+                yield from _expert(layout, next(blobs).to(device), f"{expert_name(*expert)}.").items()
+            _end(blobs)
+
+    def read_expert(self, layer: int, expert: int) -> dict[str, Tensor]:
+        """The weights of one routed expert on the CPU, by their names within it ("gate_proj.weight"), as ``load`` gives
+        them. Reads that expert's blob alone, so nothing is compared with a checksum.
+
+        Raises CheckpointError naming a file that cannot be read or ends too early.
+        """
+        layout = self.manifest.contents.experts
+        assert layout is not None, "asked only of models that have experts"
+        file, offset = layout.place(layer, expert)
+        shard = self.manifest.shards[len(self.manifest.contents.shared) + file]
+        return _expert(layout, read_blob(self.path, shard, offset, layout.blob_bytes), "")
+
+
+def _expert(layout: ExpertLayout, blob: Tensor, prefix: str) -> dict[str, Tensor]:
+    """The weights in a blob, as views of it."""
+    views = {}
+    for part, (at, spec) in layout.parts.items():
+        data = blob[at : at + part_bytes(spec)]
+        views[part] = data.view(torch_dtype(spec.dtype)).view(spec.shape)
+    return {f"{prefix}{name}": _weight(name, weight, views) for name, weight in layout.weights.items()}
+
+
+def _weight(name: str, weight: Weight, tensors: Mapping[str, Tensor]) -> Tensor:
+    """A weight from its stored tensors; there may be others among them."""
+    if weight.is_plain:
+        return tensors[name]
+    rows, cols = weight.shape
+    parts = {part.removeprefix(f"{name}."): tensors[part] for part in weight.tensors(name)}
+    return QuantizedTensor(weight.format, (rows, cols), parts)
+
+
+def _end(pieces: Iterator[Any]) -> None:
+    """Run the checks at the end of a file."""
+    for _ in pieces:
+        raise AssertionError("a shard yields no more than its weights")

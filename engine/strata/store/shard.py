@@ -1,25 +1,31 @@
-"""One safetensors file of a store: written tensor by tensor, read in one pass that also takes the checksum.
+"""The files of a store's weights: written piece by piece, read in one pass that also takes the checksum.
 
-The library wants all tensors of a file in memory at once. Here their sizes are known before the first one is made, so
-the header goes first and each tensor follows; any safetensors reader can open the result.
+``shared/``: safetensors. The library wants all tensors of a file in memory at once. Here their sizes are known before
+the first one is made, so the header goes first and each tensor follows; any safetensors reader can open the result.
+``experts/``: blobs, one behind the other.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from strata.errors import CheckpointError
 from strata.quant.base import Part, Tensor
-from strata.store.manifest import Shard, part_bytes
+from strata.store.layout import part_bytes
+from strata.store.manifest import Shard
 
 _ALIGNMENT = 64  # of the first tensor; the format asks for 8
 _PIECE_BYTES = 16 << 20  # read or written between two progress reports
 _ENTRY_BYTES = 128  # bound of a header entry beside its name
+
+Count = Callable[[int], None]  # told the bytes of each piece
 
 
 def header_bound(names: Mapping[str, Part]) -> int:
@@ -41,47 +47,34 @@ def encode_header(tensors: Mapping[str, Part]) -> bytes:
 
 
 class ShardWriter:
-    """Writes the tensors of one shard in the order of ``tensors``; ``shard`` describes the closed file."""
+    """Writes one shard; a file of that name is written over. ``close`` describes it once it is on the disk."""
 
-    def __init__(self, root: Path, file: str, tensors: Mapping[str, Part], wrote: Callable[[int], None]) -> None:
+    def __init__(self, root: Path, file: str, wrote: Count) -> None:
         from xxhash import xxh3_128
 
         self._file = file
-        self._expected = iter(tensors.items())
         self._wrote = wrote
         self._hash: Any = xxh3_128()
-        self._bytes = 0
+        self.bytes = 0
         (root / file).parent.mkdir(parents=True, exist_ok=True)
-        self._stream: BinaryIO = (root / file).open("xb")
-        try:
-            self._write(encode_header(tensors))
-        except BaseException:
-            self._stream.close()
-            raise
+        self._stream: BinaryIO = (root / file).open("wb")
 
-    def add(self, name: str, tensor: Tensor) -> None:
-        """Append the next tensor; its name, type and shape must be those of the header."""
-        expected, part = next(self._expected)
-        assert name == expected, f"{name} follows where the header has {expected}"
-        assert tuple(tensor.shape) == part.shape, f"{name} is {tuple(tensor.shape)}, the header has {part.shape}"
-        assert tensor.dtype == torch_dtype(part.dtype), f"{name} is {tensor.dtype}, the header has {part.dtype}"
-        before = self._bytes
-        self._write(_bytes_of(tensor.cpu().contiguous()))
-        assert self._bytes - before == part_bytes(part), f"{name} has another size than its header entry"
-
-    def close(self) -> Shard:
-        """Describe the file; every tensor of the header must have been added."""
-        assert next(self._expected, None) is None, f"{self._file} is closed before its last tensor"
-        self._stream.close()
-        return Shard(self._file, self._bytes, self._hash.hexdigest())
-
-    def _write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
         for start in range(0, len(data), _PIECE_BYTES):
             piece = data[start : start + _PIECE_BYTES]
             self._stream.write(piece)
             self._hash.update(piece)
-            self._bytes += len(piece)
+            self.bytes += len(piece)
             self._wrote(len(piece))
+
+    def close(self) -> Shard:
+        """Wait until the file is on the disk. It also leaves the page cache, so that reading it back reads the disk."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._stream.close()
+        return Shard(self._file, self.bytes, self._hash.hexdigest())
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -90,42 +83,89 @@ class ShardWriter:
         self._stream.close()
 
 
-def read_shard(
-    root: Path, shard: Shard, tensors: Mapping[str, Part], read: Callable[[int], None]
-) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a shard on the CPU, in order; the checksum is compared after the last one.
+class _ShardReader:
+    """One pass over a shard: every read must find its bytes, and ``end`` compares the checksum."""
+
+    def __init__(self, root: Path, shard: Shard, stream: BinaryIO, read: Count) -> None:
+        from xxhash import xxh3_128
+
+        self._root = root
+        self._shard = shard
+        self._stream = stream
+        self._read = read
+        self._hash: Any = xxh3_128()
+
+    def take(self, size: int) -> bytes:
+        """The next bytes; fewer at the end of the file."""
+        found = self._stream.read(size)
+        self._hash.update(found)
+        self._read(len(found))
+        return found
+
+    def fill(self, view: memoryview, what: str) -> None:
+        """Read into memory. ``what`` is read, for the error."""
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            if self._stream.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                raise altered(self._root, self._shard.file, f"it ends inside {what}")
+            self._hash.update(piece)
+            self._read(len(piece))
+
+    def end(self) -> None:
+        """After the last byte that is expected."""
+        if self._stream.read(1):
+            raise altered(self._root, self._shard.file, "it goes on after the last tensor")
+        checksum, written = self._hash.hexdigest(), self._shard.xxh3_128
+        if checksum != written:
+            raise altered(self._root, self._shard.file, f"its checksum is {checksum}, written was {written}")
+
+
+def read_shared(root: Path, shard: Shard, tensors: Mapping[str, Part], read: Count) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors shard on the CPU, in order; the checksum is compared after the last one.
 
     Raises CheckpointError naming the file when it is missing, truncated, altered or not what the manifest says.
     """
     import torch
-    from xxhash import xxh3_128
 
-    path = root / shard.file
-    checksum: Any = xxh3_128()
-    try:
-        with path.open("rb") as stream:
-            header = encode_header(tensors)
-            found = stream.read(len(header))
-            checksum.update(found)
-            read(len(found))
-            if _parsed(found) != _parsed(header):
-                raise altered(root, shard.file, "its header is not that of the store's config.json")
-            for name, part in tensors.items():
-                tensor = torch.empty(part.shape, dtype=torch_dtype(part.dtype))
-                view = _bytes_of(tensor)
-                for start in range(0, len(view), _PIECE_BYTES):
-                    piece = view[start : start + _PIECE_BYTES]
-                    if stream.readinto(piece) != len(piece):
-                        raise altered(root, shard.file, f"it ends inside tensor {name!r}")
-                    checksum.update(piece)
-                    read(len(piece))
-                yield name, tensor
-            if stream.read(1):
-                raise altered(root, shard.file, "it goes on after the last tensor")
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if checksum.hexdigest() != shard.xxh3_128:
-        raise altered(root, shard.file, f"its checksum is {checksum.hexdigest()}, written was {shard.xxh3_128}")
+    with _reading(root, shard, read) as reader:
+        header = encode_header(tensors)
+        if _parsed(reader.take(len(header))) != _parsed(header):
+            raise altered(root, shard.file, "its header is not that of the store's config.json")
+        for name, part in tensors.items():
+            tensor = torch.empty(part.shape, dtype=torch_dtype(part.dtype))
+            reader.fill(bytes_of(tensor), f"tensor {name!r}")
+            yield name, tensor
+        reader.end()
+
+
+def read_blobs(root: Path, shard: Shard, count: int, blob_bytes: int, read: Count) -> Iterator[Tensor]:
+    """The blobs of a shard of experts as uint8 tensors on the CPU, in order; otherwise as ``read_shared``."""
+    import torch
+
+    with _reading(root, shard, read) as reader:
+        for index in range(count):
+            blob = torch.empty(blob_bytes, dtype=torch.uint8)
+            reader.fill(bytes_of(blob), f"expert {index + 1} of {count}")
+            yield blob
+        reader.end()
+
+
+def read_blob(root: Path, shard: Shard, offset: int, blob_bytes: int) -> Tensor:
+    """One blob as a uint8 tensor, without a look at the rest of the file; nothing is compared with a checksum."""
+    import torch
+
+    blob = torch.empty(blob_bytes, dtype=torch.uint8)
+    with _reading(root, shard, lambda num_bytes: None, offset) as reader:
+        reader.fill(bytes_of(blob), f"the expert at byte {offset}")
+    return blob
+
+
+def verify(root: Path, shard: Shard, read: Count) -> None:
+    """Read a whole shard and compare its checksum; raises CheckpointError naming it."""
+    with _reading(root, shard, read) as reader:
+        while reader.take(_PIECE_BYTES):
+            pass
+        reader.end()
 
 
 def altered(root: Path, file: str, what: str) -> CheckpointError:
@@ -146,16 +186,27 @@ def torch_dtype(name: str) -> Any:
     }[name]
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous CPU tensor, writable."""
     import torch
 
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())
 
 
+@contextmanager
+def _reading(root: Path, shard: Shard, read: Count, offset: int = 0) -> Iterator[_ShardReader]:
+    path = root / shard.file
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            yield _ShardReader(root, shard, stream, read)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 def _parsed(header: bytes) -> Any:
     """The header's JSON, or the bytes themselves when they are none."""
     try:
         return json.loads(header[8:])
-    except ValueError:
+    except (ValueError, RecursionError):
         return header

@@ -1,7 +1,7 @@
 """A directory that appears whole or not at all, whoever else makes it at the same time.
 
-It is made as ``.NAME.partial`` beside its final place and renamed at the end. ``.NAME.lock`` is held meanwhile: a
-second maker waits, a killed one lets go of it, and what that one left is removed by the next.
+It is made in ``.NAME.partial`` beside its final place and renamed at the end. ``.NAME.lock`` is held meanwhile: a
+second maker waits, a killed one lets go of it, and what that one had finished is taken over by the next.
 """
 
 from __future__ import annotations
@@ -10,31 +10,38 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from strata.errors import CheckpointError, StorageError
+from strata.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
+_POLL_SECONDS = 0.2  # between two looks at a lock that another process holds
+
 
 @contextmanager
-def lock(target: Path) -> Iterator[None]:
-    """Hold the lock of ``target``; waits for another holder. Raises StorageError where no file can be made."""
+def lock(target: Path, waiting: Callable[[int], None] = lambda num_bytes: None) -> Iterator[None]:
+    """Hold the lock of ``target``; waits for another holder. Raises StorageError where no file can be made.
+
+    waiting: called again and again meanwhile, with the bytes that the other has made so far.
+    """
     path = target.with_name(f".{target.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info("waiting for another process that makes %s", target)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_still(path, descriptor):
-                break
-            os.close(descriptor)  # the holder before us removed the file; lock the one that others see
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _acquire(descriptor, target, waiting)
+            while not _is_still(path, descriptor):
+                os.close(descriptor)  # the holder before us removed the file; lock the one that others see
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                _acquire(descriptor, target, waiting)
+        except BaseException:
+            os.close(descriptor)
+            raise
     except OSError as error:
         raise _cannot_write(target.parent, error) from error
     try:
@@ -45,28 +52,73 @@ def lock(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def partial(target: Path) -> Iterator[Path]:
-    """An empty directory that becomes ``target`` when the block ends well, and is removed when it does not.
+def partial(target: Path, identity: str) -> Iterator[tuple[Path, Journal]]:
+    """A directory that becomes ``target`` when the block ends well, and the journal of what is finished in it.
 
-    Call with the lock held; ``target`` must not exist, or be an empty directory.
+    identity: whatever decides the content. What a maker with the same identity had finished is there again; anything
+    else is removed first. When the block ends with a fault of the source, or before anything was finished, nothing
+    stays behind. Call with the lock held; ``target`` must not exist, or be an empty directory.
     """
-    path = target.with_name(f".{target.name}.partial")
+    path = _partial_path(target)
+    directory = path / "content"
     try:
-        if path.exists():
-            shutil.rmtree(path)
-        path.mkdir()
+        journal = Journal(path / "journal")
+        if journal.identity != identity:
+            discard(target)
+            directory.mkdir(parents=True)
+            journal.begin(identity)
         try:
-            yield path
-            _to_disk(path)
-            path.rename(target)
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
+            yield directory, journal
+            _to_disk(directory)
+            directory.rename(target)
+        except BaseException as error:
+            if isinstance(error, CheckpointError) or not journal.shards:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                logger.warning("what is finished stays in %s; the same command goes on from there", path)
             raise
+        discard(target)
     except OSError as error:
         if error.filename is not None and not Path(error.filename).is_relative_to(path):
             # The block reads the source while it writes the target.
             raise CheckpointError(f"cannot read {error.filename}: {error.strerror}") from error
         raise _cannot_write(target, error) from error
+
+
+def discard(target: Path) -> None:
+    """Remove what makers of ``target`` left. Call with the lock held."""
+    path = _partial_path(target)
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _partial_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
+def _acquire(descriptor: int, target: Path, waiting: Callable[[int], None]) -> None:
+    said = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not said:
+                logger.info("waiting for another process that makes %s", target)
+            said = True
+            waiting(_bytes_in(_partial_path(target)))
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+
+
+def _bytes_in(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # just removed by its maker
+            continue
+    return total
 
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
@@ -76,10 +128,12 @@ def _cannot_write(path: Path, error: OSError) -> StorageError:
 
 def _to_disk(directory: Path) -> None:
     """Wait until all files are on the disk: after a power cut, a directory that has its name is whole."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
+    for path in [*directory.rglob("*"), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

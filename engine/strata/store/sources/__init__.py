@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +30,23 @@ def source_path(source: str) -> Path:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(f"{source!r} is no model: {reason}. A model is {ACCEPTED}") from error
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """A checkpoint on this machine."""
+
+    path: Path
+    identity: tuple[object, ...]  # what its content depends on: a conversion is good as long as this is the same
+    generation_config: Mapping[str, Any]  # recommended where the checkpoint has none of its own
+
+
+def obtain(source: str) -> Obtained:
+    """The checkpoint behind what the user gave; raises CheckpointError with what is accepted."""
+    path = source_path(source)
+    files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
+    recommendation = recommended(source)
+    return Obtained(path, (tuple(files), tuple(sorted(recommendation.items()))), recommendation)
 
 
 def source_files(path: Path) -> list[Path]:
@@ -67,4 +85,4 @@ def _found(path: Path) -> str:
     return f"it holds {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}" if names else "it is empty"
 
 
-__all__ = ["ACCEPTED", "Source", "open_source", "recommended", "source_files", "source_path"]
+__all__ = ["ACCEPTED", "Obtained", "Source", "obtain", "open_source", "recommended", "source_path"]
