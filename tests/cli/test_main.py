@@ -105,6 +105,8 @@ def test_version_is_printed(strata: Strata) -> None:
         pytest.param(["serve", "m", "--max-num-seqs", "-1"], "a whole number from 1 to 4096"),
         pytest.param(["serve", "m", "--gpu-memory-utilization", "1.5"], "a number above 0, up to 1"),
         pytest.param(["serve", "m", "--gpu-memory-utilization", "nan"], "a number above 0, up to 1"),
+        pytest.param(["serve", "m", "--decode-latency-ms", "-1"], "a number of milliseconds, or 0 for none"),
+        pytest.param(["serve", "m", "--no-enable-chunked-prefill"], "set --max-num-batched-tokens to --max-model-len"),
         pytest.param(["serve", "m", "--max-model-length", "9"], "--max-model-length 9: not known to 'strata serve'"),
         pytest.param(["serve"], "no model given"),
         pytest.param(["serve", ""], "no model given"),

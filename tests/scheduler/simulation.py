@@ -59,7 +59,7 @@ class Simulation:
         name = request.request_id
         self.requests[name] = request
         self.generated[name] = []
-        self._orders[name] = (self.now + PRIORITY_SECONDS * request.priority, len(self._orders))
+        self._orders[name] = (self.now + PRIORITY_SECONDS * max(-100, min(request.priority, 100)), len(self._orders))
         if request.timeout_seconds is not None:
             self._deadlines[name] = self.now + request.timeout_seconds
 

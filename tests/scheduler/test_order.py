@@ -8,7 +8,7 @@ import pytest
 
 from strata.config import SchedulerConfig
 from strata.request import FinishReason, GenerationRequest, SamplingParams
-from strata.scheduler.scheduler import PRIORITY_SECONDS
+from strata.scheduler.scheduler import MAX_PRIORITY, PRIORITY_SECONDS
 from strata.scheduler.stats import WaitReason
 from tests.scheduler.simulation import Simulation
 
@@ -72,6 +72,15 @@ def test_priority_decides_who_gets_the_budget() -> None:
     # "high" is let in with what "low" leaves of the first step: nothing. From then on it would come first.
     assert [part.request_id for part in simulation.step().sequences] == ["low"]
     assert ends(simulation)[0] == "low"
+
+
+def test_a_priority_beyond_the_last_level_is_the_last_level() -> None:
+    simulation = world()
+    simulation.add(request("first", priority=10**9))
+    simulation.now += 1
+    simulation.add(request("second", priority=MAX_PRIORITY))
+    simulation.add(request("third", priority=-(10**9)))
+    assert ends(simulation) == ["third", "first", "second"]
 
 
 # --- fairness

@@ -210,7 +210,6 @@ def test_a_full_queue_refuses() -> None:
         (request("x", max_tokens=0), "max_tokens is 0; at least 1", "max_tokens"),
         (request("x", num_prompt=16, max_tokens=18), "may come to 34 tokens, but the KV cache holds 32", "max_tokens"),
         (request("there"), "'there' is already in flight", None),
-        (replace(request("x"), priority=101), "priority is 101; -100 .first. to 100 .last.", "priority"),
         (replace(request("x"), timeout_seconds=0.0), "timeout is 0.0 seconds; give more than 0", "timeout"),
         (replace(request("x"), timeout_seconds=math.nan), "timeout is nan seconds", "timeout"),
     ],

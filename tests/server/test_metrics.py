@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from strata.server.metrics import OUTCOMES
+from strata.engine.fake import FakeEngine
+from strata.scheduler.stats import SchedulerStats, WaitReason
+from strata.server.metrics import OUTCOMES, Metrics
 from tests.server.conftest import Serve, Served
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -65,6 +67,50 @@ def test_the_engine_is_mirrored(serve: Serve) -> None:
     assert served.metric("strata_load_bytes", state="total") == 100
     labels = {"version": "0.1.0", "model": "tiny", "dtype": "bf16", "device": "fake"}
     assert served.metric("strata_build_info", **labels) == 1
+
+
+class BusyEngine(FakeEngine):
+    """Says of itself what a busy engine would."""
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(
+            num_running=2,
+            num_waiting=3,
+            num_free_blocks=50,
+            num_total_blocks=64,
+            num_preemptions=4,
+            num_cached_blocks=40,
+            num_prefix_queries=1000,
+            num_prefix_hits=600,
+            max_prefill_tokens=128,
+            waiting_for=WaitReason.KV_BLOCKS,
+        )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "strata_requests_running 2.0",
+        "strata_requests_waiting 3.0",
+        'strata_requests_waiting_by_reason{reason="kv_blocks"} 3.0',
+        'strata_requests_waiting_by_reason{reason="max_num_seqs"} 0.0',
+        'strata_kv_blocks{state="used"} 14.0',
+        'strata_kv_blocks{state="cached"} 40.0',
+        'strata_kv_blocks{state="free"} 10.0',
+        "strata_preemptions_total 4.0",
+        "strata_prefix_cache_queries_total 1000.0",
+        "strata_prefix_cache_hits_total 600.0",
+        "strata_prefill_chunk_tokens 128.0",
+    ],
+)
+def test_the_schedulers_figures_are_shown(line: str) -> None:
+    assert line in Metrics(BusyEngine(), model_name="m").render().decode().splitlines()
+
+
+def test_the_page_names_every_reason_to_wait() -> None:
+    page = PAGE.read_text("utf-8")
+    assert [reason for reason in WaitReason if f"`{reason}`" not in page] == []
 
 
 def test_no_series_tells_creation_times(serve: Serve) -> None:

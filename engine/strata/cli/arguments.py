@@ -63,6 +63,17 @@ def positive(text: str) -> float:
     return value
 
 
+def milliseconds(text: str) -> float | None:
+    """Milliseconds as seconds; 0 is None."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number of milliseconds, or 0 for none")
+    return value / 1000 or None
+
+
 def require(*modules: str) -> None:
     """Raises OptionError with what to install when one of them is not there. Imports none of them."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]

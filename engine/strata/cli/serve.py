@@ -10,7 +10,7 @@ import socket
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from strata.cli.arguments import require, share, whole
+from strata.cli.arguments import milliseconds, require, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_source, source
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES
@@ -127,6 +127,26 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
         help=f"tokens of one step, prompts in chunks (default: {DEFAULTS.scheduler.max_num_batched_tokens})",
     )
     batch.add_argument(
+        "--decode-latency-ms",
+        type=milliseconds,
+        default=DEFAULTS.scheduler.decode_latency_seconds,
+        metavar="MS",
+        help="what a step may take while sequences decode: prompts' chunks shrink to it; 0 lets them be whole "
+        f"(default: {1000 * (DEFAULTS.scheduler.decode_latency_seconds or 0):.0f})",
+    )
+    batch.add_argument(
+        "--enable-chunked-prefill",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run long prompts in chunks, beside sequences that decode; it cannot be turned off (default: on)",
+    )
+    batch.add_argument(
+        "--prefix-cache",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.cache.prefix_cache,
+        help="let requests that begin alike share the KV blocks of their beginning (default: on)",
+    )
+    batch.add_argument(
         "--block-size",
         type=int,
         choices=BLOCK_SIZES,
@@ -142,7 +162,12 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_config(arguments: argparse.Namespace) -> EngineConfig:
-    """The settings on `strata serve`'s command line. Raises OptionError unless the model is named once."""
+    """The settings on `strata serve`'s command line. Raises OptionError for those that are not served."""
+    if not arguments.enable_chunked_prefill:
+        raise OptionError(
+            "--no-enable-chunked-prefill is not served: a prompt that runs in one piece holds up every answer; where "
+            "that is wanted, set --max-num-batched-tokens to --max-model-len, and --decode-latency-ms to 0"
+        )
     return EngineConfig(
         model=source(arguments),
         dtype=arguments.dtype,
@@ -151,12 +176,17 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
             num_threads=arguments.threads,
             gpu_memory_utilization=arguments.gpu_memory_utilization,
         ),
-        cache=CacheConfig(block_size=arguments.block_size, num_kv_tokens=arguments.num_kv_tokens),
+        cache=CacheConfig(
+            block_size=arguments.block_size,
+            num_kv_tokens=arguments.num_kv_tokens,
+            prefix_cache=arguments.prefix_cache,
+        ),
         scheduler=SchedulerConfig(
             max_model_len=arguments.max_model_len,
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
             max_waiting=arguments.max_waiting,
+            decode_latency_seconds=arguments.decode_latency_ms,
         ),
     )
 

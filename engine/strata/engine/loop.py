@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -49,8 +50,8 @@ class EngineLoop:
         self._grammars = GrammarCompiler(
             store.path / "tokenizer.json", vocab_size=model.vocab_size, eos_token_ids=store.eos_token_ids
         )
-        # Requests whose grammar is being compiled; the scheduler does not know them yet.
-        self._compiling: dict[str, tuple[GenerationRequest, Future[LLMatcher]]] = {}
+        # Requests whose grammar is being compiled, and when they came; the scheduler does not know them yet.
+        self._compiling: dict[str, tuple[GenerationRequest, float, Future[LLMatcher]]] = {}
         self._scheduler = Scheduler(
             config.scheduler,
             num_blocks=runner.num_blocks,
@@ -71,15 +72,16 @@ class EngineLoop:
         Raises RequestError for one that can never be served, OverloadedError when too many wait.
         """
         check_vocabulary(request.prompt_token_ids, vocab_size=self.ready.vocab_size)
+        arrived = time.monotonic()
         if request.sampling.grammar is None:
-            self._admit(request)
+            self._admit(request, arrived)
         else:
-            self._compiling[request.request_id] = request, self._grammars.compile(request.sampling.grammar)
+            self._compiling[request.request_id] = request, arrived, self._grammars.compile(request.sampling.grammar)
 
     def abort(self, request_id: str) -> None:
         """Drop a request and free its blocks now; one that has ended or never was is ignored."""
         if request_id in self._compiling:
-            _, future = self._compiling.pop(request_id)
+            _, _, future = self._compiling.pop(request_id)
             future.cancel()
         if self._scheduler.abort(request_id):
             self._sampler.remove(request_id)
@@ -90,7 +92,7 @@ class EngineLoop:
         batch = self._scheduler.schedule()
         if batch is None:
             if self._compiling:
-                wait([future for _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
+                wait([future for _, _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
             return StepOutputs((), self.stats(), rejected)
         logits = self._runner.run(batch)
         request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
@@ -113,16 +115,16 @@ class EngineLoop:
 
     # --- inside
 
-    def _admit(self, request: GenerationRequest, matcher: LLMatcher | None = None) -> None:
-        self._scheduler.add(request)
+    def _admit(self, request: GenerationRequest, arrived: float, matcher: LLMatcher | None = None) -> None:
+        self._scheduler.add(request, arrived)
         self._sampler.add(request.request_id, request.sampling, request.prompt_token_ids, matcher)
 
     def _admit_compiled(self) -> tuple[Rejected, ...]:
         rejected = []
-        for request_id in [request_id for request_id, (_, future) in self._compiling.items() if future.done()]:
-            request, future = self._compiling.pop(request_id)
+        for request_id in [request_id for request_id, (_, _, future) in self._compiling.items() if future.done()]:
+            request, arrived, future = self._compiling.pop(request_id)
             try:
-                self._admit(request, future.result())
+                self._admit(request, arrived, future.result())
             except StrataError as error:
                 rejected.append(Rejected(request_id, error))
         return tuple(rejected)

@@ -8,8 +8,6 @@ from strata.config import SchedulerConfig
 from strata.errors import OptionError, OverloadedError, RequestError
 from strata.request import GenerationRequest
 
-MAX_PRIORITY = 100  # and as far below zero: how long a request can be passed by others has a bound
-
 
 def check_length(num_tokens: int, *, max_model_len: int, param: str = "prompt") -> None:
     """Raise RequestError unless a prompt of ``num_tokens`` leaves room for one new token.
@@ -78,11 +76,6 @@ def check_request(
     check_length(num_prompt, max_model_len=max_model_len)
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; at least 1 is needed", param="max_tokens")
-    if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
-        raise RequestError(
-            f"priority is {request.priority}; {-MAX_PRIORITY} (first) to {MAX_PRIORITY} (last) is allowed",
-            param="priority",
-        )
     if request.timeout_seconds is not None and not request.timeout_seconds > 0:
         raise RequestError(
             f"the timeout is {request.timeout_seconds} seconds; give more than 0, or none", param="timeout"

@@ -29,6 +29,7 @@ from strata.scheduler.stopping import finish_reason
 logger = logging.getLogger(__name__)
 
 PRIORITY_SECONDS = 10.0  # of waiting outweigh one level of priority
+MAX_PRIORITY = 100  # and as far below 0; what lies beyond counts as this, so that nobody waits for ever
 
 NO_TOKEN = (
     "no token can be drawn for this request: the model's output is not finite (NaN or infinite). A repetition_penalty "
@@ -79,8 +80,8 @@ class Scheduler:
         """Whether any request has not ended."""
         return bool(self._sequences)
 
-    def add(self, request: GenerationRequest) -> None:
-        """Queue a request.
+    def add(self, request: GenerationRequest, arrived: float | None = None) -> None:
+        """Queue a request. ``arrived``: when it came, in seconds of the clock; None is now.
 
         Raises RequestError if it could not run even alone, OverloadedError if ``max_waiting`` requests wait already.
         """
@@ -91,10 +92,11 @@ class Scheduler:
             num_kv_tokens=self._blocks.num_blocks * self._blocks.block_size,
         )
         check_capacity(len(self._sequences), self._config)
-        now = self._clock()
+        now = self._clock() if arrived is None else arrived
         timeout = math.inf if request.timeout_seconds is None else request.timeout_seconds
+        priority = max(-MAX_PRIORITY, min(request.priority, MAX_PRIORITY))
         self._num_added += 1
-        order = (now + request.priority * PRIORITY_SECONDS, self._num_added)
+        order = (now + priority * PRIORITY_SECONDS, self._num_added)
         sequence = Sequence(request, order, now + timeout, self._blocks.block_size)
         self._sequences[request.request_id] = sequence
         insort(self._waiting, sequence, key=_order)
@@ -218,7 +220,7 @@ class Scheduler:
         if lack is not None:
             self._waiting_for = lack
             return None
-        if not sequence.was_preempted:
+        if self._prefix_cache and not sequence.was_preempted:
             self._num_prefix_queries += len(sequence.token_ids)
         insort(self._running, self._waiting.pop(0), key=_order)
         return sequence

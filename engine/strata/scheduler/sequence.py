@@ -43,11 +43,6 @@ class Sequence:
         """Tokens still to run: 1 while decoding, more while the prompt (after a preemption: all of it) is prefilled."""
         return len(self.token_ids) - self.num_computed
 
-    @property
-    def is_first_run(self) -> bool:
-        """Whether its prompt has not been run before."""
-        return not self.was_preempted and self.num_generated == 0
-
     def key(self, index: int) -> bytes:
         """The prefix cache's key of block ``index``, whose tokens must all be there. Each is hashed once."""
         keys, size = self._keys, self.block_size

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 import strata
 from strata.engine.api import Engine
+from strata.scheduler.stats import WaitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("stop", "length", "timeout", "abort", "error", "rejected", "overloaded", "unavailable")
@@ -90,13 +91,37 @@ class _EngineState(Collector):
         yield GaugeMetricFamily(
             "strata_requests_waiting", "Requests in the queue.", value=stats.num_waiting if stats else 0
         )
+        waiting = GaugeMetricFamily(
+            "strata_requests_waiting_by_reason", "Requests in the queue by what the first lacks.", labels=["reason"]
+        )
+        for reason in WaitReason:
+            waiting.add_metric([reason], stats.num_waiting if stats and stats.waiting_for is reason else 0)
+        yield waiting
         blocks = GaugeMetricFamily("strata_kv_blocks", "Blocks of the KV cache.", labels=["state"])
-        free, total = (stats.num_free_blocks, stats.num_total_blocks) if stats else (0, 0)
-        blocks.add_metric(["free"], free)
+        total, free, cached = (
+            (stats.num_total_blocks, stats.num_free_blocks, stats.num_cached_blocks) if stats else (0, 0, 0)
+        )
+        blocks.add_metric(["free"], free - cached)
+        blocks.add_metric(["cached"], cached)
         blocks.add_metric(["used"], total - free)
         yield blocks
         yield CounterMetricFamily(
             "strata_preemptions",
             "Requests put back into the queue for want of KV blocks.",
             value=stats.num_preemptions if stats else 0,
+        )
+        yield CounterMetricFamily(
+            "strata_prefix_cache_queries",
+            "Prompt tokens that were looked for in the prefix cache.",
+            value=stats.num_prefix_queries if stats else 0,
+        )
+        yield CounterMetricFamily(
+            "strata_prefix_cache_hits",
+            "Prompt tokens that the prefix cache had.",
+            value=stats.num_prefix_hits if stats else 0,
+        )
+        yield GaugeMetricFamily(
+            "strata_prefill_chunk_tokens",
+            "Prompt tokens that a step with decoding sequences may run now.",
+            value=stats.max_prefill_tokens if stats else 0,
         )
