@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,16 +93,18 @@ def write_gguf(
     table: Mapping[str, Any] | None = None,
     *,
     tensors: Mapping[str, torch.Tensor] | None = None,
+    architecture: str = "llama",
     kind: str = "F32",
     pre: str = "gpt-2",
     edit: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     without: tuple[str, ...] = (),
+    tensors_per_part: int = 0,
 ) -> Path:
-    """A GGUF file of the "llama" architecture; matrices are stored as ``kind``. ``edit`` adds more to it; metadata keys
-    in ``without`` are left out."""
+    """A GGUF file; matrices are stored as ``kind``. ``edit`` adds more to it; metadata keys in ``without`` are left
+    out. With ``tensors_per_part`` it comes in parts, named by the library; their first is returned."""
     table = CONFIG if table is None else table
     tensors = weights(table) if tensors is None else tensors
-    writer = gguf.GGUFWriter(None, "llama")
+    writer = gguf.GGUFWriter(None, architecture, split_max_tensors=tensors_per_part)
     writer.add_context_length(table["max_position_embeddings"])
     writer.add_embedding_length(table["hidden_size"])
     writer.add_block_count(table["num_hidden_layers"])
@@ -111,6 +114,16 @@ def write_gguf(
     writer.add_key_length(table["head_dim"])
     writer.add_layer_norm_rms_eps(table["rms_norm_eps"])
     writer.add_rope_freq_base(table["rope_theta"])
+    for key, add in (
+        ("num_local_experts", writer.add_expert_count),
+        ("num_experts", writer.add_expert_count),
+        ("num_experts_per_tok", writer.add_expert_used_count),
+        ("moe_intermediate_size", writer.add_expert_feed_forward_length),
+        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("sliding_window", writer.add_sliding_window),
+    ):
+        if table.get(key):
+            add(table[key])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(TOKENS)
@@ -119,10 +132,9 @@ def write_gguf(
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template(TEMPLATE)
-    for name, tensor in tensors.items():
-        data = _ggml_rows(name, tensor.numpy(), table)
-        stored = gguf.GGMLQuantizationType["F32" if data.ndim == 1 else kind]
-        writer.add_tensor(_ggml_name(name), gguf.quants.quantize(data, stored), raw_dtype=stored)
+    for name, data in ggml_tensors(tensors, table, architecture).items():
+        stored = gguf.GGMLQuantizationType["F32" if data.ndim == 1 or name.endswith(".bias") else kind]
+        writer.add_tensor(name, gguf.quants.quantize(data, stored), raw_dtype=stored)
     edit(writer)
     for key in without:
         del writer.kv_data[0][key]
@@ -131,31 +143,36 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path if path.exists() else min(path.parent.glob(f"{path.stem}-*.gguf"))
+
+
+def ggml_tensors(
+    tensors: Mapping[str, torch.Tensor], table: Mapping[str, Any], architecture: str
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The tensors under the library's names and in its layout: experts stacked, a "llama"'s q and k interleaved."""
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[architecture], table["num_hidden_layers"])
+    stacks: dict[str, dict[int, np.ndarray[Any, Any]]] = {}
+    out = {}
+    for name, tensor in tensors.items():
+        data = tensor.numpy()
+        if expert := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
+            stacks.setdefault(f"{expert[1]}.{expert[3]}", {})[int(expert[2])] = data
+            continue
+        if architecture == "llama":
+            data = _ggml_rows(name, data, table)
+        if name.endswith("shared_expert_gate.weight"):
+            data = data[0]  # a vector
+        out[names.get_name(f"{name}.weight" if name.endswith(".sinks") else name, (".weight", ".bias"))] = data
+    for name, stack in stacks.items():
+        out[names.get_name(name, (".weight", ".bias"))] = np.stack([stack[expert] for expert in range(len(stack))])
+    assert len(out) > 0
+    assert None not in out, "the library knows every name"
+    return out
 
 
 def _pairs() -> list[tuple[str, str]]:
     return [(left, right) for left, right in (merge.split(" ") for merge in MERGES)]
-
-
-def _ggml_name(name: str) -> str:
-    for theirs, ours in {
-        "model.embed_tokens": "token_embd",
-        "model.norm": "output_norm",
-        "lm_head": "output",
-        "model.layers.": "blk.",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-        "self_attn.o_proj": "attn_output",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-    }.items():
-        name = name.replace(theirs, ours)
-    return name
 
 
 def _ggml_rows(name: str, data: np.ndarray[Any, Any], table: Mapping[str, Any]) -> np.ndarray[Any, Any]:

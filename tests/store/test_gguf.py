@@ -15,6 +15,7 @@ from strata import quant
 from strata.config import read_hf_config
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.plan.shape import check
+from strata.quant import QuantizedTensor
 from strata.store.sources.builtin import builtin_path
 from strata.store.sources.gguf import TYPES, GGUFSource
 from tests.store.checkpoints import config, weights, write_gguf
@@ -32,12 +33,14 @@ def test_reads_the_weights_that_were_written(tmp_path: Path, kind: str) -> None:
     for name, tensor in written.items():
         assert source.tensors[name].shape == tuple(tensor.shape)
         found = source.read(name)
+        assert isinstance(found, torch.Tensor)
         assert found.dtype in (torch.float32, torch.float16, torch.bfloat16)
         if kind == "F16":  # subnormal in float16
             torch.testing.assert_close(found.float(), tensor, rtol=0, atol=3e-8)
         else:
             assert torch.equal(found.float(), tensor)
-        assert torch.equal(source.read(name, slice(3, 7)), found[3:7])
+        for rows in (slice(3, 7), slice(10, 27), slice(16, 32)):  # of one head, of several, of whole ones
+            assert torch.equal(source.read(name, rows), found[rows])
 
 
 @pytest.mark.parametrize("kind", sorted(set(TYPES) - EXACT))
@@ -55,8 +58,12 @@ def test_dequantises_as_the_library_does(tmp_path: Path, kind: str) -> None:
     assert expected.isfinite().all()
     assert expected.unique().numel() > 16
     assert source.tensors["blk.0.extra.weight"].dtype == kind
-    assert torch.equal(source.read("blk.0.extra.weight"), expected)
-    assert torch.equal(source.read("blk.0.extra.weight", slice(8, 40)), expected[8:40])
+    assert torch.equal(numbers(source.read("blk.0.extra.weight")), expected)
+    assert torch.equal(numbers(source.read("blk.0.extra.weight", slice(8, 40))), expected[8:40])
+
+
+def numbers(tensor: torch.Tensor | QuantizedTensor) -> torch.Tensor:
+    return quant.get(tensor.format).unpack(tensor) if isinstance(tensor, QuantizedTensor) else tensor
 
 
 def test_q_and_k_rows_are_back_in_halves(tmp_path: Path) -> None:
@@ -67,7 +74,9 @@ def test_q_and_k_rows_are_back_in_halves(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", tensors=written)
     stored = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.0.attn_k.weight")
     assert stored.data[:6, 0].tolist() == [0, 8, 1, 9, 2, 10]
-    assert GGUFSource(path).read(name)[:, 0].tolist() == list(range(32))
+    found = GGUFSource(path).read(name)
+    assert isinstance(found, torch.Tensor)
+    assert found[:, 0].tolist() == list(range(32))
 
 
 def test_config_is_that_of_the_checkpoint(tmp_path: Path) -> None:
@@ -136,6 +145,43 @@ def test_other_rope_factors_are_refused(tmp_path: Path) -> None:
 def yarn(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
     writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(64)
+
+
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+
+
+def test_yarn_rope_scaling(tmp_path: Path) -> None:
+    assert GGUFSource(write_gguf(tmp_path / "m.gguf", edit=yarn)).config["rope_scaling"] == YARN
+
+    def betas(writer: gguf.GGUFWriter) -> None:
+        yarn(writer)
+        writer.add_rope_scaling_yarn_beta_fast(24.0)
+        writer.add_rope_scaling_yarn_beta_slow(2.0)
+
+    found = GGUFSource(write_gguf(tmp_path / "b.gguf", edit=betas)).config["rope_scaling"]
+    assert found == YARN | {"beta_fast": 24.0, "beta_slow": 2.0}
+
+
+def test_yarn_without_its_context_is_named(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", edit=yarn, without=("llama.rope.scaling.original_context_length",))
+    with pytest.raises(CheckpointError, match=r"'llama\.rope\.scaling\.original_context_length' is None"):
+        GGUFSource(path)
+
+
+def longrope(writer: gguf.GGUFWriter) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+
+
+def louder_yarn(writer: gguf.GGUFWriter) -> None:
+    yarn(writer)
+    writer.add_rope_scaling_attn_factors(1.5)
 
 
 def iq4(writer: gguf.GGUFWriter) -> None:
@@ -146,10 +192,9 @@ def iq4(writer: gguf.GGUFWriter) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (yarn, "RoPE scaling 'yarn' is not supported; supported: none, linear"),
-        (lambda writer: writer.add_expert_count(8), "with 8 experts is not supported"),
+        (longrope, "RoPE scaling 'longrope' is not supported; supported: none, linear, yarn"),
+        (louder_yarn, r"YaRN with an attention factor of its own \(1\.5\)"),
         (lambda writer: writer.add_rope_dimension_count(8), "RoPE over a part of each head"),
-        (lambda writer: writer.add_uint16("split.count", 3), "one part of a split GGUF"),
         (iq4, "'blk.0.extra.weight' has the type IQ4_NL; supported: F32, F16, BF16, Q8_0"),
     ],
 )
@@ -164,7 +209,7 @@ def test_unsupported_architecture_lists_the_supported(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.close()
     with pytest.raises(
-        UnsupportedModelError, match=r"m\.gguf: GGUF architecture 'gpt2' is not supported; supported: llama"
+        UnsupportedModelError, match=r"m\.gguf: GGUF architecture 'gpt2' is not supported; supported: llama, qwen2, "
     ):
         GGUFSource(tmp_path / "m.gguf")
 
@@ -187,5 +232,6 @@ def test_the_built_in_model_is_whole_and_keeps_its_grid() -> None:
     assert len(check(model, shapes, origin=str(path))) == 272
     for name in ("self_attn.k_proj", "mlp.down_proj"):
         weight = source.read(f"model.layers.7.{name}.weight")
+        assert isinstance(weight, torch.Tensor)
         int4 = quant.get("int4")
         assert (int4.unpack(int4.pack(weight)) - weight).norm() < 0.005 * weight.norm()  # Q4_1: 16 levels a group

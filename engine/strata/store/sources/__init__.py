@@ -12,6 +12,7 @@ from strata.errors import CheckpointError
 from strata.store.files import read_json
 from strata.store.sources.base import Source
 from strata.store.sources.builtin import SCHEME, builtin_path, recommended
+from strata.store.sources.gguf_parts import part_paths
 
 ACCEPTED = (
     "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
@@ -52,7 +53,7 @@ def obtain(source: str) -> Obtained:
 def source_files(path: Path) -> list[Path]:
     """The files that make the checkpoint, sorted: what a cached store of it depends on."""
     if path.is_file():
-        return [path]
+        return [part for part in part_paths(path) if part.is_file()]
     return sorted(
         file for pattern in ("*.json", "*.safetensors", "*.jinja") for file in path.glob(pattern) if file.is_file()
     )

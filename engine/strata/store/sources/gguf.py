@@ -1,4 +1,4 @@
-"""A GGUF checkpoint under Hugging Face names.
+"""A GGUF checkpoint under canonical names.
 
 GGUF files of the "llama" architecture store the rows of q and k in another order: each head's two RoPE halves are
 interleaved. Here they are put back, so the models rotate halves as Hugging Face's do.
@@ -6,33 +6,24 @@ interleaved. Here they are put back, so the models rotate halves as Hugging Face
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from strata.errors import CheckpointError, UnsupportedModelError
-from strata.quant.base import Tensor
+from strata.quant.base import GROUP, QuantizedTensor, Tensor
 from strata.store.files import write_json
+from strata.store.sources import names
 from strata.store.sources.base import WHOLE, SourceTensor
 from strata.store.sources.gguf_config import ARCHITECTURES, hf_config
-from strata.store.sources.gguf_file import GGUFFile, TensorInfo
+from strata.store.sources.gguf_parts import GGUFParts
+from strata.store.sources.schemes.mxfp4 import DTYPE as MXFP4
+from strata.store.sources.schemes.mxfp4 import quantized
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", MXFP4)
 
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 # RoPE's frequency factors: the config is made from them (gguf_config), the models compute them again.
 _IN_CONFIG = {"rope_freqs.weight"}
 
@@ -41,13 +32,10 @@ class GGUFSource:
     """Implements ``strata.store.sources.base.Source``."""
 
     def __init__(self, path: Path, generation_config: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self._file = GGUFFile(path)
+        self._file = GGUFParts(path)
         self._generation_config = generation_config
         self.origin = str(path)
-        metadata = self._file.metadata
-        if any(key.startswith("split.") for key in metadata) and metadata.get("split.count", 1) > 1:
-            raise UnsupportedModelError(f"{path} is one part of a split GGUF; merge the parts into one file first")
-        architecture = metadata.get("general.architecture")
+        architecture = self._file.metadata.get("general.architecture")
         if architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
                 f"{path}: GGUF architecture {architecture!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
@@ -55,30 +43,25 @@ class GGUFSource:
         for name, info in self._file.tensors.items():
             if info.type not in TYPES:
                 raise UnsupportedModelError(
-                    f"{path}: tensor {name!r} has the type {info.type}; supported: {', '.join(TYPES)}"
+                    f"{self._file.path_of(name)}: tensor {name!r} has the type {info.type}; "
+                    f"supported: {', '.join(TYPES)}"
                 )
         self.config: Mapping[str, Any] = hf_config(self._file)
-        self._stored = {hf_name(name): name for name in self._file.tensors if name not in _IN_CONFIG}
+        shapes = {name: info.shape for name, info in self._file.tensors.items() if name not in _IN_CONFIG}
+        self._places = names.gguf(shapes, origin=self.origin)
+        self._interleaved = architecture == "llama"
         self.tensors = {
-            name: SourceTensor(self._file.tensors[stored].shape, self._file.tensors[stored].type)
-            for name, stored in self._stored.items()
+            name: SourceTensor(place.shape(shapes[place.name]), self._file.tensors[place.name].type)
+            for name, place in self._places.items()
         }
 
-    def read(self, name: str, rows: slice = WHOLE) -> Tensor:
+    def read(self, name: str, rows: slice = WHOLE) -> Tensor | QuantizedTensor:
         """See ``Source.read``."""
-        info = self._file.tensors[self._stored[name]]
+        place = self._places[name]
         heads = self._rope_heads(name)
-        if heads is not None:  # these are small, and their rows are in another order
-            return _halves(self._plain(info, WHOLE), heads)[rows]
-        return self._plain(info, rows)
-
-    def _plain(self, info: TensorInfo, rows: slice) -> Tensor:
-        import torch
-
-        raw = torch.frombuffer(self._file.read(info, rows), dtype=torch.uint8)
-        plain = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(info.type)
-        tensor = _dequantised(raw, info.type) if plain is None else raw.view(plain)
-        return tensor.view(-1, *info.shape[1:])
+        if heads is not None:
+            return self._read_halves(name, heads, rows)
+        return place.read(lambda expert, part: self._decoded(place.name, expert, part), rows)
 
     def write_tokenizer(self, directory: Path) -> None:
         """See ``Source.write_tokenizer``."""
@@ -88,23 +71,47 @@ class GGUFSource:
         if self._generation_config:
             write_json(directory / "generation_config.json", self._generation_config)
 
+    def _read_halves(self, name: str, heads: int, rows: slice) -> Tensor | QuantizedTensor:
+        """Rows of q or k. Whole heads are read; a head's rows are stored as pairs (0, half, 1, half + 1, ...)."""
+        import torch
+
+        stored, num_rows = self._places[name].name, self.tensors[name].shape[0]
+        if num_rows % (2 * heads):
+            raise CheckpointError(
+                f"{self._file.path_of(stored)}: tensor {stored!r} of {num_rows} rows does not divide into {heads} heads"
+            )
+        head_rows = num_rows // heads
+        start, stop, _ = rows.indices(num_rows)
+        first = start - start % head_rows
+        read = self._decoded(stored, None, slice(first, stop + -stop % head_rows))
+        order = (
+            torch.arange(first, stop + -stop % head_rows).view(-1, head_rows // 2, 2).transpose(1, 2).flatten() - first
+        )
+        order = order[start - first : stop - first]
+        if isinstance(read, QuantizedTensor):
+            parts = {part: tensor[order] for part, tensor in read.parts.items()}
+            return replace(read, shape=(len(order), read.shape[1]), parts=parts)
+        return read[order]
+
+    def _decoded(self, stored: str, expert: int | None, rows: slice) -> Tensor | QuantizedTensor:
+        import torch
+
+        data, info = self._file.read(stored, expert, rows)
+        raw = torch.frombuffer(data, dtype=torch.uint8)
+        if info.type == MXFP4 and len(info.shape) == 2:
+            return _mxfp4(
+                raw.view(-1, info.shape[1] // GROUP, 1 + GROUP // 2), f"{self._file.path_of(stored)}: tensor {stored!r}"
+            )
+        plain = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(info.type)
+        tensor = _dequantised(raw, info.type) if plain is None else raw.view(plain)
+        return tensor.view(-1, *info.shape[1:])
+
     def _rope_heads(self, name: str) -> int | None:
-        if ".self_attn.q_proj." in name:
+        if self._interleaved and ".self_attn.q_proj." in name:
             return int(self.config["num_attention_heads"])
-        if ".self_attn.k_proj." in name:
+        if self._interleaved and ".self_attn.k_proj." in name:
             return int(self.config["num_key_value_heads"])
         return None
-
-
-def hf_name(name: str) -> str:
-    """The Hugging Face name of a GGUF tensor; one that has none keeps its own and is reported as unknown later."""
-    layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
-    if layer and layer[2] in _LAYER:
-        return f"model.layers.{layer[1]}.{_LAYER[layer[2]]}.{layer[3]}"
-    top = re.fullmatch(r"(\w+)\.(weight|bias)", name)
-    if top and top[1] in _TOP:
-        return f"{_TOP[top[1]]}.{top[2]}"
-    return name
 
 
 def _dequantised(raw: Tensor, kind: str) -> Tensor:
@@ -115,9 +122,9 @@ def _dequantised(raw: Tensor, kind: str) -> Tensor:
     return torch.from_numpy(dequantize(raw.numpy(), GGMLQuantizationType[kind]))
 
 
-def _halves(tensor: Tensor, heads: int) -> Tensor:
-    """Rows of each head from interleaved pairs (0, half, 1, half + 1, ...) to halves (0, 1, ..., half, ...)."""
-    rows = tensor.shape[0]
-    if rows % (2 * heads):
-        raise CheckpointError(f"a q or k tensor of {rows} rows does not divide into {heads} heads")
-    return tensor.view(heads, rows // heads // 2, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+def _mxfp4(blocks: Tensor, what: str) -> QuantizedTensor:
+    """uint8 [rows, groups, 17], an exponent and 16 bytes of two numbers each, the second of which is 16 further on."""
+    import torch
+
+    octets = blocks[..., 1:]
+    return quantized(torch.cat([octets & 15, octets >> 4], -1).flatten(1), blocks[..., 0], what)

@@ -4,71 +4,155 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from strata.errors import CheckpointError, UnsupportedModelError
-from strata.store.sources.gguf_file import GGUFFile
+from strata.store.sources.gguf_parts import GGUFParts
 
-ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}  # GGUF name: Hugging Face class, model_type
+# GGUF name: Hugging Face class and model_type. A "llama" with experts is a Mixtral.
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLM", "llama"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
+    "qwen2moe": ("Qwen2MoeForCausalLM", "qwen2_moe"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
+    "gpt-oss": ("GptOssForCausalLM", "gpt_oss"),
+}
+
+_DENSE = ("llama", "qwen2", "qwen3")  # unless they have experts
 
 # Llama 3's rule for long contexts is in a GGUF only by its result, one factor a frequency. All its models share these.
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
-def hf_config(file: GGUFFile) -> dict[str, Any]:
+def hf_config(file: GGUFParts) -> dict[str, Any]:
     """The keys that ``read_hf_config`` reads.
 
-    Raises CheckpointError naming a key that is missing or of the wrong type, UnsupportedModelError for a mixture of
-    experts or an unknown RoPE scaling.
+    Raises CheckpointError naming a key that is missing or of the wrong type, UnsupportedModelError for a RoPE that is
+    not known, or experts where the architecture has none.
     """
-    metadata, tensors, path = file.metadata, file.tensors, file.path
-    architecture = metadata["general.architecture"]
-
-    def number(key: str, kind: type[float], default: float | None = None) -> Any:
-        value = metadata.get(f"{architecture}.{key}", default)
-        if value is None or type(value) is not kind or not 0 < value < math.inf:
-            raise CheckpointError(
-                f"{path}: the metadata {f'{architecture}.{key}'!r} is {value!r}; one positive {kind.__name__} is needed"
-            )
-        return value
-
-    experts = metadata.get(f"{architecture}.expert_count")
-    if experts:
-        raise UnsupportedModelError(f"{path}: a {architecture!r} with {experts} experts is not supported")
+    tensors, path = file.tensors, file.path
+    architecture = file.metadata["general.architecture"]
+    keys = _Keys(file, architecture)
     if "token_embd.weight" not in tensors:
         raise CheckpointError(f"{path}: tensor 'token_embd.weight' is missing")
-    hidden, heads = number("embedding_length", int), number("attention.head_count", int)
-    head_dim = number("attention.key_length", int, hidden // heads)
-    if number("rope.dimension_count", int, head_dim) != head_dim:
+    hidden, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
+    head_dim = keys.whole("attention.key_length", hidden // heads)
+    if keys.whole("rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModelError(f"{path}: RoPE over a part of each head is not supported")
     name, model_type = ARCHITECTURES[architecture]
-    theta = _shortest(number("rope.freq_base", float, 10_000.0))
+    theta = keys.number("rope.freq_base", 10_000.0)
     config: dict[str, Any] = {
         "architectures": [name],
         "model_type": model_type,
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden,
-        "intermediate_size": number("feed_forward_length", int),
-        "num_hidden_layers": number("block_count", int),
+        "intermediate_size": keys.whole("feed_forward_length"),
+        "num_hidden_layers": keys.whole("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": number("attention.head_count_kv", int, heads),
+        "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": _shortest(number("attention.layer_norm_rms_epsilon", float)),
-        "max_position_embeddings": number("context_length", int),
+        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": keys.whole("context_length"),
         "rope_theta": theta,
         "tie_word_embeddings": "output.weight" not in tensors,
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
         "torch_dtype": "bfloat16",
     }
-    scaling = _rope_scaling(file, f"{architecture}.rope", theta, head_dim)
+    bias = "blk.0.attn_q.bias" in tensors
+    if architecture == "llama":
+        config |= {"attention_bias": bias, "mlp_bias": "blk.0.ffn_up.bias" in tensors}
+    elif architecture in ("qwen2", "qwen2moe"):
+        config |= {"qkv_bias": bias}
+    if architecture not in _DENSE or keys.get("expert_count"):
+        config |= _experts(keys)
+    scaling = _rope_scaling(keys, theta, head_dim)
     if scaling is not None:
         config["rope_scaling"] = scaling
     return config | _special_ids(file)
 
 
-def _special_ids(file: GGUFFile) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The metadata of an architecture, each checked for its type. Raises CheckpointError naming one that is missing."""
+
+    file: GGUFParts
+    architecture: str
+
+    def get(self, key: str) -> Any:
+        return self.file.metadata.get(f"{self.architecture}.{key}")
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        return int(self._checked(key, int, default))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return _shortest(self._checked(key, float, default))
+
+    def _checked(self, key: str, kind: type[float], default: float | None) -> Any:
+        value = default if self.get(key) is None else self.get(key)
+        if type(value) is not kind or not 0 < value < math.inf:
+            raise CheckpointError(
+                f"{self.file.path}: the metadata {f'{self.architecture}.{key}'!r} is {value!r}; one positive "
+                f"{kind.__name__} is needed"
+            )
+        return value
+
+
+def _experts(keys: _Keys) -> dict[str, Any]:
+    """What the configuration of an architecture with experts has beside a Llama's."""
+    if keys.architecture not in _EXPERTS:
+        raise UnsupportedModelError(
+            f"{keys.file.path}: a {keys.architecture!r} with {keys.get('expert_count')!r} experts is not supported"
+        )
+    return _EXPERTS[keys.architecture](keys) | {"num_experts_per_tok": keys.whole("expert_used_count")}
+
+
+def _mixtral(keys: _Keys) -> dict[str, Any]:
+    return {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": keys.whole("expert_count"),
+        "sliding_window": None,
+    }
+
+
+def _qwen2_moe(keys: _Keys) -> dict[str, Any]:
+    return {
+        "num_experts": keys.whole("expert_count"),
+        "moe_intermediate_size": keys.whole("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": keys.whole("expert_shared_feed_forward_length"),
+        "norm_topk_prob": False,  # of all its models; the metadata does not say
+    }
+
+
+def _qwen3_moe(keys: _Keys) -> dict[str, Any]:
+    return {
+        "num_experts": keys.whole("expert_count"),
+        "moe_intermediate_size": keys.whole("expert_feed_forward_length"),
+        "norm_topk_prob": True,  # as before
+    }
+
+
+def _gpt_oss(keys: _Keys) -> dict[str, Any]:
+    return {
+        "num_local_experts": keys.whole("expert_count"),
+        "intermediate_size": keys.whole("expert_feed_forward_length"),
+        "sliding_window": keys.whole("attention.sliding_window"),
+        "attention_bias": True,
+    }
+
+
+_EXPERTS: dict[str, Callable[[_Keys], dict[str, Any]]] = {
+    "llama": _mixtral,
+    "qwen2moe": _qwen2_moe,
+    "qwen3moe": _qwen3_moe,
+    "gpt-oss": _gpt_oss,
+}
+
+
+def _special_ids(file: GGUFParts) -> dict[str, Any]:
     ids: dict[str, int] = {}
     for kind in ("bos", "padding", "eos", "eot", "eom"):
         key = f"tokenizer.ggml.{kind}_token_id"
@@ -85,28 +169,44 @@ def _special_ids(file: GGUFFile) -> dict[str, Any]:
     return table
 
 
-def _rope_scaling(file: GGUFFile, prefix: str, theta: float, head_dim: int) -> dict[str, Any] | None:
+def _rope_scaling(keys: _Keys, theta: float, head_dim: int) -> dict[str, Any] | None:
+    """Hugging Face's "rope_scaling"; None where nothing is scaled."""
+    file = keys.file
     if "rope_freqs.weight" in file.tensors:
         return _llama3_scaling(file, theta, head_dim)
-    metadata = file.metadata
-    kind = metadata.get(f"{prefix}.scaling.type", "linear" if f"{prefix}.scale_linear" in metadata else "none")
-    factor = metadata.get(f"{prefix}.scaling.factor", metadata.get(f"{prefix}.scale_linear", 1.0))
-    if kind not in ("none", "linear"):
+    older = keys.get("rope.scale_linear")
+    kind = keys.get("rope.scaling.type") or ("none" if older is None else "linear")
+    factor = next((value for value in (keys.get("rope.scaling.factor"), older) if value is not None), 1.0)
+    if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModelError(
-            f"{file.path}: RoPE scaling {kind!r} is not supported; supported: none, linear, and Llama 3's"
+            f"{file.path}: RoPE scaling {kind!r} is not supported; supported: none, linear, yarn, and Llama 3's"
         )
     if type(factor) is not float or not 0 <= factor < math.inf:
         raise CheckpointError(f"{file.path}: the RoPE scaling factor is {factor!r}; a positive number is needed")
-    # Writers put 0 or 1 where nothing is scaled.
-    return None if kind == "none" or factor in (0.0, 1.0) else {"rope_type": "linear", "factor": _shortest(factor)}
+    if kind == "none" or factor in (0.0, 1.0):  # writers put 0 or 1 where nothing is scaled
+        return None
+    scaling = {"rope_type": kind, "factor": _shortest(factor)}
+    if kind == "linear":
+        return scaling
+    if keys.get("rope.scaling.attn_factor") not in (None, 1.0):
+        raise UnsupportedModelError(
+            f"{file.path}: YaRN with an attention factor of its own ({keys.get('rope.scaling.attn_factor')!r}) is not "
+            "supported"
+        )
+    scaling["original_max_position_embeddings"] = keys.whole("rope.scaling.original_context_length")
+    for key, default in (("beta_fast", 32.0), ("beta_slow", 1.0)):
+        scaling[key] = keys.number(f"rope.scaling.yarn_{key}", default)
+    if keys.architecture == "gpt-oss":
+        scaling["truncate"] = False  # as it was trained; the metadata does not say
+    return scaling
 
 
-def _llama3_scaling(file: GGUFFile, theta: float, head_dim: int) -> dict[str, Any]:
+def _llama3_scaling(file: GGUFParts, theta: float, head_dim: int) -> dict[str, Any]:
     """The scaling whose factors are the file's; raises UnsupportedModelError when they follow another rule."""
     info = file.tensors["rope_freqs.weight"]
     if info.type != "F32" or info.shape != (head_dim // 2,):
         raise CheckpointError(f"{file.path}: tensor 'rope_freqs.weight' is {info.type} {list(info.shape)}")
-    found = struct.unpack(f"<{head_dim // 2}f", file.read(info))
+    found = struct.unpack(f"<{head_dim // 2}f", file.read("rope_freqs.weight")[0])
     stretch = max(1.0, *found)
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     for pair, factor in enumerate(found):

@@ -32,6 +32,11 @@ class TensorInfo:
     offset: int  # bytes from the start of the file
     num_bytes: int
 
+    def part(self, index: int) -> TensorInfo:
+        """One of those that are stacked along the first dimension."""
+        num_bytes = self.num_bytes // self.shape[0]
+        return TensorInfo(self.shape[1:], self.type, self.offset + index * num_bytes, num_bytes)
+
 
 class GGUFFile:
     """A mapped GGUF file. Raises CheckpointError naming the file when it is not one, truncated or damaged."""
