@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +27,7 @@ from strata.request import GenerationRequest
 from strata.server.app import create_app
 from strata.server.lifetime import http_config
 from strata.server.service import Service
+from tests.server.families import TEMPLATES
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -41,29 +44,52 @@ def direct() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as the engine reports it: tokenizer.json, tokenizer_config.json."""
-    directory = tmp_path_factory.mktemp("store")
+def write_store(directory: Path, chat_template: str, special_tokens: Sequence[str]) -> Path:
+    """A directory as the engine reports it, with a tokenizer whose first ids are the special tokens."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=300, special_tokens=list(special_tokens), initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog, hello world"] * 3, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
-    config = {"chat_template": CHAT_TEMPLATE, "bos_token": None, "eos_token": "<|end|>"}
+    config = {"chat_template": chat_template, "bos_token": None, "eos_token": special_tokens[0]}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     return directory
 
 
 @pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a chat template that knows neither tools nor reasoning."""
+    return write_store(tmp_path_factory.mktemp("store"), CHAT_TEMPLATE, SPECIAL)
+
+
+@pytest.fixture(scope="session")
+def family_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The store of a model with a family's chat template, its marks being special tokens."""
+
+    @cache
+    def make(family: str) -> Path:
+        marks = sorted(set(re.findall(r"<\|\w+\|>|\[[A-Z_/]+\]|</?tool_call>|</?think>", TEMPLATES[family])))
+        extra = [mark for mark in ("<|python_tag|>", "<|call|>", "<|end|>") if mark not in marks]
+        return write_store(tmp_path_factory.mktemp(family), TEMPLATES[family], ["<|endoftext|>", *marks, *extra])
+
+    return make
+
+
+@cache
+def encoder(directory: Path) -> Callable[[str], list[int]]:
+    """Text to the ids of a store's tokenizer."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="session")
 def encode(store: Path) -> Callable[[str], list[int]]:
     """Text to the ids of the tiny tokenizer."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(store / "tokenizer.json"))
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return encoder(store)
 
 
 async def wait_ready(service: Service) -> None:
@@ -96,8 +122,8 @@ Serve = Callable[..., Served]
 
 
 @pytest.fixture
-def make_engine(store: Path, encode: Callable[[str], list[int]]) -> Callable[..., FakeEngine]:
-    """A fake engine over the tiny store, which answers every request with ``text``."""
+def make_engine(store: Path) -> Callable[..., FakeEngine]:
+    """A fake engine over the tiny store or another, which answers every request with ``text``."""
 
     def make(
         text: str = "hello world",
@@ -109,7 +135,7 @@ def make_engine(store: Path, encode: Callable[[str], list[int]]) -> Callable[...
         **options: Any,
     ) -> FakeEngine:
         def script(_: GenerationRequest) -> list[int]:
-            return encode(text)
+            return encoder(directory)(text)
 
         ready = replace(
             FAKE_READY,

@@ -12,6 +12,7 @@ from strata.server.parse import parse
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
 
 HELLO = [{"role": "user", "content": "hello"}]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -103,12 +104,16 @@ def test_a_value_out_of_range_says_what_is_allowed(field: str, value: Any, words
     ("message", "words"),
     [
         pytest.param({"role": "robot", "content": "a"}, "'user'", id="unknown role"),
-        pytest.param({"role": "user"}, "missing", id="no content"),
+        pytest.param({"role": "user"}, "no content", id="no content"),
         pytest.param({"role": "user", "content": None}, "null", id="null content"),
         pytest.param({"role": "user", "content": [{"type": "image_url"}]}, "image_url", id="a picture"),
-        pytest.param({"role": "user", "content": "a", "mood": "x"}, "content, name, role", id="unknown field"),
-        pytest.param({"role": "tool", "content": "a"}, "'tool'", id="tools are not served yet"),
-        pytest.param({"role": "assistant", "content": "a", "tool_calls": [{}]}, "tool_calls", id="a tool call"),
+        pytest.param(
+            {"role": "user", "content": "a", "mood": "x"}, "content, name, reasoning_content, role", id="unknown field"
+        ),
+        pytest.param({"role": "tool", "content": "a"}, "tool_call_id", id="a result of no call"),
+        pytest.param({"role": "function", "content": "a"}, "use 'tool'", id="the older name of tools"),
+        pytest.param({"role": "user", "content": "a", "tool_calls": [CALL]}, "only 'assistant'", id="a user's call"),
+        pytest.param({"role": "assistant", "content": "a", "tool_calls": [{}]}, "function", id="half a call"),
         pytest.param("hello", "hello", id="no object"),
     ],
 )
@@ -126,18 +131,16 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
         ("store", True),
-        ("reasoning_effort", "high"),
         ("store", 0),  # 0 is not JSON's false
     ],
 )
-def test_what_is_not_served_yet_is_refused_by_name(field: str, value: Any) -> None:
+def test_what_is_not_served_is_refused_by_name(field: str, value: Any) -> None:
     error = refusal(ChatRequest, {"messages": HELLO, field: value})
     assert error.param == field
     assert error.code == "unsupported_parameter"
-    assert f"'{field}' is not served yet" in str(error)
+    assert f"'{field}' is not served; " in str(error)
 
 
 def test_values_that_ask_for_nothing_are_accepted() -> None:

@@ -16,6 +16,7 @@ from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConf
 from strata.config.engine import BLOCK_SIZES
 from strata.engine import logs
 from strata.errors import OptionError
+from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
 
 if TYPE_CHECKING:
     from strata.server.service import Service
@@ -81,6 +82,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         metavar="NAME",
         help="name that requests use; may be given several times (default: from MODEL)",
+    )
+    http.add_argument(
+        "--tool-call-parser",
+        choices=("auto", "none", *TOOL_FORMATS),
+        default="auto",
+        help="how the model writes calls of tools (default: auto, as its chat template shows)",
+    )
+    http.add_argument(
+        "--reasoning-parser",
+        choices=("auto", "none", *REASONING_FORMATS),
+        default="auto",
+        help="how the model writes its reasoning (default: auto, likewise)",
     )
     http.add_argument(
         "--max-waiting",
@@ -214,7 +227,12 @@ async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: 
     from strata.server.service import Service
 
     names = tuple(arguments.served_model_name or (default_name(config.model),))
-    service = Service(EngineClient(config), model_names=names)
+    service = Service(
+        EngineClient(config),
+        model_names=names,
+        tool_format=arguments.tool_call_parser,
+        reasoning_format=arguments.reasoning_parser,
+    )
     progress = Progress()
 
     def on_progress(state: LoadProgress | None) -> None:

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from strata.errors import RequestError
 
+# Names of fields, each with the values that ask for nothing.
+Unserved = Mapping[str, tuple[Any, ...]]
+
 
 def _same(value: Any, neutral: Any) -> bool:
     """Equality that tells 1 from true, as JSON does."""
@@ -22,8 +25,8 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     place: ClassVar[str] = "the request"  # how errors call this object
-    # Fields that are not served yet, each with the values that ask for nothing.
-    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    unserved: ClassVar[Unserved] = {}
+    instead: ClassVar[Mapping[str, str]] = {}  # of some of them: what to do
 
     @model_validator(mode="before")
     @classmethod
@@ -33,11 +36,8 @@ class Body(BaseModel):
         for name, value in data.items():
             if name in cls.unserved:
                 if not any(_same(value, neutral) for neutral in cls.unserved[name]):
-                    raise RequestError(
-                        f"{name!r} is not served yet; leave it out of {cls.place}",
-                        param=name,
-                        code="unsupported_parameter",
-                    )
+                    advice = cls.instead.get(name, f"leave it out of {cls.place}")
+                    raise RequestError(f"{name!r} is not served; {advice}", param=name, code="unsupported_parameter")
             elif name not in _names(cls):
                 allowed = ", ".join(sorted(_names(cls)))
                 raise RequestError(

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from strata.errors import CheckpointError, RequestError
 
-_ALWAYS_GIVEN = {"messages", "add_generation_prompt"}
+_ALWAYS_GIVEN = {"messages", "tools", "add_generation_prompt"}
 
 
 class ChatTemplate:
@@ -40,11 +40,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         # What a request may set: the variables that the template reads, beside those that it always gets.
         self.variables = names - _ALWAYS_GIVEN - set(environment.globals) - self._special_tokens.keys()
-
-    @property
-    def takes_tools(self) -> bool:
-        """Whether the template shows tools to the model."""
-        return "tools" in self.variables
+        self.takes_tools = "tools" in names
 
     def render(
         self,

@@ -14,6 +14,8 @@ from strata.server.job import Job, Piece
 from strata.server.logprobs import ScoredText
 from strata.server.metrics import Metrics
 from strata.server.model import ServedModel
+from strata.server.output.deltas import Delta
+from strata.server.reading import Reader
 from strata.server.stop import StopStrings
 
 # Outputs that wait already are taken without a pause; after so many, other requests have their turn.
@@ -28,7 +30,8 @@ async def generate_choice(
     Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
     """
     request = job.requests[index]
-    detokenizer = model.detokenizer()
+    reader = Reader(job.reading) if job.reading is not None else None
+    detokenizer = model.detokenizer(job.reading.marks if job.reading is not None else ())
     scored = ScoredText(detokenizer, model.token_bytes) if request.sampling.logprobs is not None else None
     stops = StopStrings(job.stop_strings) if job.stop_strings else None
     num_tokens = 0
@@ -65,8 +68,13 @@ async def generate_choice(
                         text += stops.flush()
                 is_all = reason is not None and not met
                 tokens = () if scored is None else scored.shown(text, is_all=is_all)
-                if reason is not None or text:
-                    yield Piece(index, text, reason, num_tokens, output.num_cached_tokens, tokens)
+                deltas: tuple[Delta, ...] = ()
+                if reader is not None:
+                    deltas, text = reader.feed(text, is_last=reason is not None), ""
+                    if reader.is_over:
+                        reason = FinishReason.STOP
+                if reason is not None or text or deltas or tokens:
+                    yield Piece(index, text, reason, num_tokens, output.num_cached_tokens, tokens, deltas)
                 if reason is not None:
                     return
         raise EngineError("the engine ended the answer without a reason")

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from strata.server.job import Answer, Choice, Job, Piece
+from strata.server.job import Answer, Choice, Job, MadeCall, Piece
 from strata.server.logprobs import ScoredToken, chat_logprobs, text_logprobs
+from strata.server.output.deltas import Arguments, Call, Content, Delta, Reasoning
 
 DONE = b"data: [DONE]\n\n"
 
@@ -64,8 +65,11 @@ class Envelope(ABC):
         elif piece.text:
             chunk = (self._before_text[piece.choice] + _quote(piece.text) + self._after_text).encode()
         if piece.finish_reason is not None:
-            chunk += self._chunk(piece.choice, self._delta(None), finish_reason=piece.finish_reason)
+            chunk += self._end(piece.choice)
         return chunk
+
+    def _end(self, index: int) -> bytes:
+        return self._chunk(index, self._delta(None), finish_reason=self._answer.choices[index].finish_reason)
 
     def closing(self) -> bytes:
         """The token counts if they were asked for, and the end mark."""
@@ -128,14 +132,57 @@ class ChatEnvelope(Envelope):
         speaker = {"delta": {"role": "assistant", "content": ""}}
         return b"".join(self._chunk(choice.index, speaker) for choice in self._answer.choices)
 
+    def chunk(self, piece: Piece) -> bytes:
+        if self._job.reading is None:
+            return super().chunk(piece)
+        choice = self._answer.choices[piece.choice]
+        num_calls = len(choice.calls)
+        self._answer.add(piece)
+        deltas = []
+        for delta in piece.deltas:
+            num_calls += isinstance(delta, Call)
+            deltas.append(_say(delta, choice.calls, num_calls - 1))
+        logprobs = self._logprobs(piece.tokens) if piece.tokens else None
+        if logprobs and not deltas:
+            deltas.append({})  # the text is held back, and may turn out to be no content
+        chunks = [
+            self._chunk(piece.choice, {"delta": delta}, logprobs=None if position else logprobs)
+            for position, delta in enumerate(deltas)
+        ]
+        return b"".join(chunks) + (self._end(piece.choice) if piece.finish_reason is not None else b"")
+
     def _delta(self, text: str | None) -> dict[str, Any]:
         return {"delta": {} if text is None else {"content": text}}
 
     def _content(self, choice: Choice) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning)
+        if choice.calls:
+            message["content"] = choice.text or None
+            message["tool_calls"] = [
+                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in choice.calls
+            ]
+        return {"message": message}
 
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> dict[str, Any]:
         return chat_logprobs(tokens)
+
+
+def _say(delta: Delta, calls: Sequence[MadeCall], index: int) -> dict[str, Any]:
+    """A delta as a chunk's; ``index`` is that of the call that it begins or goes on with."""
+    match delta:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case Call(name):
+            function = {"name": name, "arguments": ""}
+            call = {"index": index, "id": calls[index].call_id, "type": "function", "function": function}
+            return {"tool_calls": [call]}
+        case Arguments(text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
 class TextEnvelope(Envelope):

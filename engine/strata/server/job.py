@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from strata.request import FinishReason, GenerationRequest
 from strata.server.logprobs import ScoredToken
+from strata.server.output.deltas import Arguments, Call, Content, Delta, Reasoning
+from strata.server.reading import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,8 @@ class Job:
 
     requests: by the index of their choice; those of one prompt follow each other. num_choices: for each prompt.
     model_name: as the request called it. echo: what stands before each choice's text; empty without it.
-    warnings: what the client should know of its request. arrived: seconds of ``time.perf_counter()``.
+    warnings: what the client should know of its request. reading: how texts become reasoning, content and calls; None
+    where all of them are content. arrived: seconds of ``time.perf_counter()``.
     """
 
     job_id: str
@@ -26,6 +29,7 @@ class Job:
     stop_strings: tuple[str, ...] = ()
     echo: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    reading: Reading | None = None
 
     def is_first_of_prompt(self, index: int) -> bool:
         """Whether the choice is the one with which its prompt is counted."""
@@ -51,6 +55,21 @@ class Piece(NamedTuple):
     num_tokens: int  # of the choice, generated so far
     num_cached_tokens: int = 0  # of its prompt
     tokens: tuple[ScoredToken, ...] = ()  # of the text, where logprobs are wanted
+    deltas: tuple[Delta, ...] = ()  # what the text says, where it is read; ``text`` is empty then
+
+
+@dataclass(slots=True)
+class MadeCall:
+    """A call of a tool that an answer makes."""
+
+    call_id: str
+    name: str
+    texts: list[str] = field(default_factory=list)  # of the arguments
+
+    @property
+    def arguments(self) -> str:
+        """All of them, as far as they have come."""
+        return "".join(self.texts)
 
 
 @dataclass(slots=True)
@@ -59,8 +78,11 @@ class Choice:
 
     index: int
     texts: list[str]  # joined once, at the end
-    finish_reason: FinishReason | None = None
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[MadeCall] = field(default_factory=list)
+    finish_reason: str | None = None
     num_tokens: int = 0
+    num_reasoning_tokens: int = 0  # up to the end of the reasoning
     num_cached_tokens: int = 0
     tokens: list[ScoredToken] = field(default_factory=list)
 
@@ -86,17 +108,38 @@ class Answer:
         choice = self.choices[piece.choice]
         choice.texts.append(piece.text)
         choice.tokens += piece.tokens
+        for delta in piece.deltas:
+            self._take(choice, delta, piece.num_tokens)
         choice.finish_reason, choice.num_tokens = piece.finish_reason, piece.num_tokens
         choice.num_cached_tokens = piece.num_cached_tokens
+        if choice.calls and piece.finish_reason is FinishReason.STOP:
+            choice.finish_reason = "tool_calls"
+
+    def _take(self, choice: Choice, delta: Delta, num_tokens: int) -> None:
+        match delta:
+            case Content(text):
+                choice.texts.append(text)
+            case Reasoning(text):
+                choice.reasoning.append(text)
+                choice.num_reasoning_tokens = num_tokens
+            case Call(name):
+                assert self.job.reading is not None, "only what is read has calls"
+                choice.calls.append(MadeCall(self.job.reading.new_call_id(), name))
+            case Arguments(text):
+                choice.calls[-1].texts.append(text)
 
     def usage(self) -> dict[str, Any]:
         """OpenAI's token counts so far: each prompt once, the output of all choices."""
         prompt = self.job.num_prompt_tokens
         completion = sum(choice.num_tokens for choice in self.choices)
         cached = sum(c.num_cached_tokens for c in self.choices if self.job.is_first_of_prompt(c.index))
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
+        if self.job.reading is not None:
+            reasoning = sum(choice.num_reasoning_tokens for choice in self.choices)
+            usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+        return usage

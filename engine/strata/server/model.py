@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from strata.errors import RequestError
 from strata.request import SamplingParams
 from strata.scheduler.admission import check_length, check_vocabulary
 from strata.server.chat import ChatTemplate
+from strata.server.conversation import Opening, open_chat
+from strata.server.output.formats import Formats
 from strata.server.sampling import Sampling
-from strata.server.schemas import ChatMessage
+from strata.server.schemas import ChatRequest
 from strata.server.tokenizer import Detokenizer, Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -30,9 +32,12 @@ MIN_SAFE_TOP_P = 0.8  # with a temperature above 1
 
 
 class ServedModel:
-    """Reads the store directory of ``ready``. Raises CheckpointError naming the file that is missing or unusable."""
+    """Reads the store directory of ``ready``. Raises CheckpointError naming the file that is missing or unusable.
 
-    def __init__(self, ready: EngineReady) -> None:
+    tool_format, reasoning_format: a name of ``server.output.formats``, "auto" or "none".
+    """
+
+    def __init__(self, ready: EngineReady, *, tool_format: str = "auto", reasoning_format: str = "auto") -> None:
         directory = Path(ready.store_path)
         self.max_model_len = ready.max_model_len
         self._vocab_size = ready.vocab_size
@@ -40,25 +45,23 @@ class ServedModel:
         template, tokens = self._tokenizer.chat_template, self._tokenizer.special_tokens
         origin = str(directory / "tokenizer_config.json")
         self._template = None if template is None else ChatTemplate(template, tokens, origin=origin)
+        self._formats = Formats.choose(
+            tool_format, reasoning_format, template=template or "", vocabulary=self._tokenizer.added_tokens
+        )
         self._defaults = _defaults(ready.generation_config)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
-        """The prompt that the checkpoint's template makes of a conversation."""
+    def open_chat(self, body: ChatRequest) -> tuple[tuple[int, ...], Opening]:
+        """The prompt that the checkpoint's template makes of a conversation, and how its answer is read."""
         if self._template is None:
             raise RequestError(
                 "this model has no chat template, so it serves no chats; use /v1/completions",
                 param="messages",
                 code="no_chat_template",
             )
-        # "developer" is OpenAI's later name for "system"; templates know the older one.
-        turns = [
-            {"role": "system" if message.role == "developer" else message.role, "content": message.text}
-            | ({} if message.name is None else {"name": message.name})
-            for message in messages
-        ]
-        self._check_text(sum(len(turn["content"]) for turn in turns), param="messages")
+        opening = open_chat(body, self._template, self._formats)
+        self._check_text(len(opening.prompt), param="messages")
         # The template writes the special tokens itself.
-        return tuple(self._tokenizer.encode(self._template.render(turns), add_special_tokens=False))
+        return tuple(self._tokenizer.encode(opening.prompt, add_special_tokens=False)), opening
 
     def encode_prompt(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """A bare text with the special tokens that the checkpoint puts around it, or token ids as they are."""
@@ -122,9 +125,9 @@ class ServedModel:
             **{name: max(value, 0) for name, value in given.items() if value is not None},
         )
 
-    def detokenizer(self) -> Detokenizer:
-        """One for each answer."""
-        return self._tokenizer.detokenizer()
+    def detokenizer(self, marks: Collection[str] = ()) -> Detokenizer:
+        """One for each answer; special tokens are no text, but for ``marks``."""
+        return self._tokenizer.detokenizer(marks)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes, or the name, of one token."""

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.body import Body
+from strata.server.body import Body, Unserved
+from strata.server.messages import ChatMessage
 from strata.server.sampling import MaxTokens, Sampling
 from strata.server.structured import ResponseFormat, grammar_of
+from strata.server.tools import NamedChoice, Tool, ToolUse
 
 MAX_CHOICES = 16  # of each prompt
 MAX_SEQUENCES = 128  # of one request: prompts times choices
@@ -41,7 +43,7 @@ class StreamOptions(Body):
 class OpenAIRequest(Sampling):
     """What chat and text completions share."""
 
-    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unserved: ClassVar[Unserved] = {
         "store": (None, False),
     }
 
@@ -77,73 +79,21 @@ class OpenAIRequest(Sampling):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class TextPart(Body):
-    """One text of a message's content."""
-
-    place = "a part of 'content'"
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(Body):
-    """One message of a conversation."""
-
-    place = "a message"
-    # What clients send back from an answer that they got.
-    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tool_calls": (None, []),
-        "function_call": (None,),
-        "refusal": (None,),
-        "annotations": (None, []),
-        "audio": (None,),
-    }
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    @field_validator("role", mode="before")
-    @classmethod
-    def _refuse_tools(cls, value: Any) -> Any:
-        if value in ("tool", "function"):
-            raise RequestError(f"messages of the role {value!r} are not served yet", param="messages")
-        return value
-
-    @field_validator("content", mode="wrap")
-    @classmethod
-    def _check_content(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        if isinstance(value, str):
-            return value
-        if not isinstance(value, list):
-            raise ValueError("it must be a string or a list of text parts")
-        for part in value:
-            kind = part.get("type") if isinstance(part, dict) else None
-            if kind != "text":
-                raise ValueError(f"a part has the type {kind!r}; only 'text' parts are served")
-        return handler(value)
-
-    @property
-    def text(self) -> str:
-        """The content as one string; parts stand on lines of their own."""
-        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-
-
 class ChatRequest(OpenAIRequest):
     """The body of ``POST /v1/chat/completions``."""
 
-    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unserved: ClassVar[Unserved] = {
         **OpenAIRequest.unserved,
-        "tools": (None, []),
-        "tool_choice": (None, "none", "auto"),
-        "parallel_tool_calls": (None, True, False),
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
         "modalities": (None, ["text"]),
         "audio": (None,),
-        "reasoning_effort": (None,),
         "verbosity": (None,),
         "web_search_options": (None,),
+    }
+    instead: ClassVar[Mapping[str, str]] = {
+        "functions": "OpenAI has replaced it: use 'tools'",
+        "function_call": "OpenAI has replaced it: use 'tool_choice'",
     }
 
     messages: list[ChatMessage] = Field(min_length=1, description="a list of at least one message")
@@ -152,7 +102,32 @@ class ChatRequest(OpenAIRequest):
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_TOP_LOGPROBS, description=f"a whole number from 0 to {MAX_TOP_LOGPROBS}"
     )
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = Field(
+        None, description='"none", "auto", "required" or {"type": "function", "function": {"name": NAME}}'
+    )
+    parallel_tool_calls: bool | None = Field(True, description="false ends an answer behind its first call")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object: variables of the chat template")
     prediction: dict[str, Any] | None = None  # a hint that only saves time
+
+    @field_validator("tool_choice", mode="wrap")
+    @classmethod
+    def _check_tool_choice(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:  # one for each member of the union
+            raise ValueError("it is none of them") from None
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        self.tool_use.check()
+        return self
+
+    @property
+    def tool_use(self) -> ToolUse:
+        """What the answer may call."""
+        return ToolUse(self.tools or (), self.tool_choice, is_parallel=self.parallel_tool_calls is not False)
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
@@ -181,7 +156,7 @@ Prompt = str | list[int]
 class CompletionRequest(OpenAIRequest):
     """The body of ``POST /v1/completions``."""
 
-    unserved: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unserved: ClassVar[Unserved] = {
         **OpenAIRequest.unserved,
         "suffix": (None, ""),
     }

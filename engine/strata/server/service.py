@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TypeVar
 
 from strata.engine.api import Engine, EngineState
@@ -29,13 +30,24 @@ _Result = TypeVar("_Result")
 
 
 class Service:
-    """Serves one engine's model under ``model_names``; the first is what a request without a name gets."""
+    """Serves one engine's model under ``model_names``; the first is what a request without a name gets.
 
-    def __init__(self, engine: Engine, *, model_names: tuple[str, ...]) -> None:
+    tool_format, reasoning_format: a name of ``server.output.formats``, "auto" or "none".
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        model_names: tuple[str, ...],
+        tool_format: str = "auto",
+        reasoning_format: str = "auto",
+    ) -> None:
         self.engine = engine
         self.model_names = model_names
         self.metrics = Metrics(engine, model_name=model_names[0])
         self.created = int(time.time())
+        self._formats = {"tool_format": tool_format, "reasoning_format": reasoning_format}
         self._model: ServedModel | None = None
         self._error: StrataError | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -50,7 +62,7 @@ class Service:
         try:
             await self.engine.start()
             ready = await self.engine.wait_ready()
-            self._model = await asyncio.to_thread(ServedModel, ready)
+            self._model = await asyncio.to_thread(ServedModel, ready, **self._formats)
         except StrataError as error:
             if self.engine.state != "closed":  # an end that was asked for is no failure
                 self._error = error
@@ -110,10 +122,12 @@ class Service:
         """Tokenise and check against the model. Raises RequestError, NotReadyError, EngineError."""
         name = self.check_name(body.model)
         model = self.model()
+        opening = None
         if isinstance(body, ChatRequest):
-            messages = body.messages
-            length = sum(len(message.text) for message in messages)
-            prompts = [await _maybe_in_thread(lambda: model.encode_chat(messages), length)]
+            chat = body
+            length = sum(len(message.text) for message in chat.messages)
+            prompt, opening = await _maybe_in_thread(lambda: model.open_chat(chat), length)
+            prompts = [prompt]
             param, prefix = "messages", "chatcmpl"
         else:
             given = body.prompts
@@ -122,6 +136,8 @@ class Service:
             param, prefix = "prompt", "cmpl"
         job_id = f"{prefix}-{uuid.uuid4().hex}"
         params = [model.sampling(body, len(prompt), param=param) for prompt in prompts]
+        if opening is not None and opening.grammar is not None:
+            params = [replace(sampling, grammar=opening.grammar) for sampling in params]
         requests = [
             GenerationRequest(
                 f"{job_id}-{prompt * body.num_choices + choice}",
@@ -143,6 +159,7 @@ class Service:
             stop_strings=body.stop_strings,
             echo=tuple(echo),
             warnings=risks(params[0]),
+            reading=None if opening is None else opening.reading,
         )
 
     async def generate(self, job: Job) -> AsyncGenerator[Piece, None]:

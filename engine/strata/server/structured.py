@@ -100,7 +100,12 @@ def grammar_of(response_format: Body | None, structured: StructuredOutputs | Non
             grammar = Grammar("grammar", f"start: {alternatives}")
         else:
             grammar = Grammar("grammar", structured.grammar or "")
-    num_bytes = 0 if grammar is None else len(grammar.text.encode())
+    return None if grammar is None else bounded(grammar, param=param)
+
+
+def bounded(grammar: Grammar, *, param: str) -> Grammar:
+    """The same. Raises RequestError when it is too long."""
+    num_bytes = len(grammar.text.encode())
     if num_bytes > MAX_GRAMMAR_BYTES:
         raise RequestError(
             f"{param!r} has {num_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are allowed, shorten it",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strata.server.output.deltas import Parser
 from strata.server.output.formats import Formats, call_parser
 from strata.server.output.harmony import Harmony
 from strata.server.output.hermes import Hermes
 from strata.server.output.llama import Llama
-from strata.server.output.thinking import Thinking
+from strata.server.output.thinking import Plain, Thinking
 from tests.server.families import TEMPLATES
 from tests.server.output.reading import TOOLS, Told, read
 
@@ -44,7 +43,8 @@ def test_the_chat_template_shows_the_formats(family: str, expected: tuple[str | 
 def test_a_template_that_shows_nothing_leaves_plain_text() -> None:
     formats = choose(PLAIN)
     assert names(formats) == (None, None)
-    assert formats.parser({}) is None
+    assert not formats.reads(with_tools=True)
+    assert isinstance(formats.parser(TOOLS), Plain)
     assert formats.marks(with_tools=True) == frozenset()
 
 
@@ -60,7 +60,8 @@ def test_a_name_overrules_the_template() -> None:
 
 def test_tools_are_looked_for_only_where_they_are_offered() -> None:
     formats = choose(TEMPLATES["llama"])
-    assert formats.parser({}) is None
+    assert not formats.reads(with_tools=False)
+    assert isinstance(formats.parser({}), Plain)
     assert isinstance(formats.parser(TOOLS), Llama)
     assert formats.marks(with_tools=False) == frozenset()
     assert formats.marks(with_tools=True) == frozenset({"<|python_tag|>"})
@@ -72,15 +73,10 @@ def test_harmony_is_read_in_every_answer() -> None:
     assert "<|channel|>" in formats.marks(with_tools=False)
 
 
-def read_as(parser: Parser | None, text: str) -> Told:
-    assert parser is not None
-    return read(parser, [text])
-
-
 def test_reasoning_stands_around_the_calls() -> None:
     formats = choose(TEMPLATES["qwen"])
     text = 'Hm.</think><tool_call>{"name": "now"}</tool_call>'
-    assert read_as(formats.parser(TOOLS, is_thinking=True), text) == Told("", "Hm.", [("now", "{}")])
+    assert read(formats.parser(TOOLS, is_thinking=True), [text]) == Told("", "Hm.", [("now", "{}")])
     assert isinstance(formats.parser({}), Thinking)
     assert isinstance(choose(TEMPLATES["qwen"], reasoning="none").parser(TOOLS), Hermes)
 
@@ -93,7 +89,7 @@ def test_a_forced_call_begins_as_the_model_would_begin_it(family: str) -> None:
     """The lead and what the grammar lets through make a call in the family's own format."""
     formats = choose(TEMPLATES[family])
     text = formats.call_lead("weather", is_thinking=False) + ' {"city": "Oslo"}'
-    told = read_as(formats.parser(TOOLS), text)
+    told = read(formats.parser(TOOLS), [text])
     assert [(name, arguments.strip()) for name, arguments in told.calls] == [("weather", '{"city": "Oslo"}')]
     assert told.content == ""
 
@@ -102,7 +98,7 @@ def test_a_forced_call_begins_as_the_model_would_begin_it(family: str) -> None:
 def test_so_does_one_whose_tool_the_model_chooses(family: str) -> None:
     formats = choose(TEMPLATES[family])
     text = f'{formats.call_lead(None, is_thinking=False)}{{"name": "now", "{formats.arguments_key}": {{}}}}'
-    assert read_as(formats.parser(TOOLS), text) == Told("", "", [("now", "{}")])
+    assert read(formats.parser(TOOLS), [text]) == Told("", "", [("now", "{}")])
 
 
 def test_a_forced_answer_ends_the_reasoning_that_the_prompt_began() -> None:

@@ -5,6 +5,7 @@ A format is recognised by what the model's own chat template shows of it, so no 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ class ToolFormat:
     shown_by: what a chat template of this format holds, all of it. any_lead, named_lead: the server begins a call that
     the request forces where the model would, and a grammar holds the rest to JSON. After ``any_lead`` that is an object
     of the name and, under ``arguments_key``, the arguments; after ``named_lead``, with the tool's name for NAME, the
-    arguments alone.
+    arguments alone. id_length: templates may want the ids of calls to have just so many letters and digits.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ToolFormat:
     any_lead: str
     named_lead: str
     arguments_key: str = "arguments"
+    id_length: int | None = None
 
 
 HERMES = ToolFormat("hermes", Hermes, ("<tool_call>",), "<tool_call>\n", '<tool_call>\n{"name": "NAME", "arguments":')
@@ -44,7 +46,12 @@ LLAMA = ToolFormat(
     "llama", Llama, ("<|start_header_id|>", '"parameters"'), "", '{"name": "NAME", "parameters":', "parameters"
 )
 MISTRAL = ToolFormat(
-    "mistral", Mistral, ("[TOOL_CALLS]",), "[TOOL_CALLS][", '[TOOL_CALLS][{"name": "NAME", "arguments":'
+    "mistral",
+    Mistral,
+    ("[TOOL_CALLS]",),
+    "[TOOL_CALLS][",
+    '[TOOL_CALLS][{"name": "NAME", "arguments":',
+    id_length=9,
 )
 HARMONY = ToolFormat(
     "harmony",
@@ -84,14 +91,16 @@ class Formats:
         """Whether channels tell reasoning, answer and calls apart: then they do so in every answer."""
         return self.reasoning == "harmony" or self.tools is HARMONY
 
-    def parser(self, tools: Tools, *, is_thinking: bool = False) -> Parser | None:
-        """For one answer; None when all of it is plain content. ``is_thinking``: the prompt has begun the reasoning."""
+    def reads(self, *, with_tools: bool) -> bool:
+        """Whether an answer is more than plain content."""
+        return self.has_harmony or self.reasoning is not None or (with_tools and self.tools is not None)
+
+    def parser(self, tools: Tools, *, is_thinking: bool = False) -> Parser:
+        """For one answer. ``is_thinking``: the prompt has begun the reasoning."""
         if self.has_harmony:
             return Harmony(tools)
-        calls = self.tools.parser(tools) if tools and self.tools is not None else None
-        if self.reasoning is None:
-            return calls
-        return Thinking(calls or Plain(), is_open=is_thinking)
+        calls = self.tools.parser(tools) if tools and self.tools is not None else Plain()
+        return calls if self.reasoning is None else Thinking(calls, is_open=is_thinking)
 
     def marks(self, *, with_tools: bool) -> frozenset[str]:
         """Special tokens that the text must show to the parser."""
@@ -99,6 +108,11 @@ class Formats:
             return frozenset(Harmony.marks)
         calls = self.tools.parser.marks if with_tools and self.tools is not None else ()
         return frozenset(calls) | frozenset(Thinking.marks if self.reasoning is not None else ())
+
+    def new_call_id(self) -> str:
+        """A name for a call, by which the conversation will come back to it."""
+        length = None if self.tools is None else self.tools.id_length
+        return f"call_{uuid.uuid4().hex}" if length is None else uuid.uuid4().hex[:length]
 
     # --- answers that a grammar forces: the server writes their beginning
 
