@@ -14,6 +14,7 @@ from strata.errors import CheckpointError, OptionError
 from strata.store.locate import resolve
 from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
+from tests.store import checkpoints
 
 REPORT = DecodeReport(
     model="m",
@@ -82,9 +83,19 @@ def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pyte
 
 def test_an_embedding_that_is_not_the_head_costs_one_row(checkpoint: str) -> None:
     store = Store.open(resolve(checkpoint, "bf16"))
-    assert store.num_bytes - weight_bytes_per_step(store) == 95 * 64 * 2
+    assert store.num_bytes - weight_bytes_per_step(store, 1) == 95 * 64 * 2
     tied = replace(store, model_config=replace(store.model_config, tie_word_embeddings=True))
-    assert weight_bytes_per_step(tied) == store.num_bytes
+    head = store.manifest.contents.weights["lm_head.weight"].num_bytes
+    assert weight_bytes_per_step(tied, 1) == store.num_bytes - head
+
+
+def test_a_step_reads_the_experts_that_its_tokens_take(tmp_path: Path) -> None:
+    table = checkpoints.config(architectures=["MixtralForCausalLM"], num_local_experts=8, num_experts_per_tok=2)
+    store = Store.open(resolve(str(checkpoints.write_hf(tmp_path / "mixtral", table)), "bf16"))
+    experts = 2 * 8 * 3 * 64 * 96 * 2  # of two layers, in bf16
+    rest = sum(weight.num_bytes for weight in store.manifest.contents.weights.values())
+    assert weight_bytes_per_step(store, 1) == rest + experts * 2 / 8
+    assert weight_bytes_per_step(store, 3) == pytest.approx(rest + experts * (1 - 0.75**3), abs=1)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strata.config import ARCHITECTURES, ModelConfig, read_hf_config
 from strata.errors import CheckpointError, UnsupportedModelError
@@ -146,10 +148,16 @@ def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
     ("architecture", "changes", "message"),
     [
         ("LlamaForCausalLM", {"hidden_size": "512"}, "here/config.json: 'hidden_size' is '512'; a positive integer"),
+        ("LlamaForCausalLM", {"num_hidden_layers": 10**9}, "'num_hidden_layers' is more than 1000, which no model has"),
+        ("LlamaForCausalLM", {"vocab_size": 2**31}, "'vocab_size' is more than 2147483647"),
+        ("LlamaForCausalLM", {"rms_norm_eps": 10**400}, "'rms_norm_eps' is 1000000.*; a positive number"),
+        ("Qwen3MoeForCausalLM", {"num_experts": 10**9}, "'num_experts' is more than 4096"),
         ("LlamaForCausalLM", {"num_key_value_heads": 5}, "32 attention heads do not divide into 5 KV heads"),
         ("LlamaForCausalLM", {"head_dim": 15}, "a head has 15 dimensions; RoPE needs an even number"),
+        ("LlamaForCausalLM", {"head_dim": 2}, "a head has 2 dimensions; RoPE needs an even number, 4 at least"),
         ("LlamaForCausalLM", {"attention_bias": 1}, "'attention_bias' is 1; true or false"),
         ("LlamaForCausalLM", {"rope_theta": -1.0}, "'rope_theta' is -1.0; a positive number"),
+        ("LlamaForCausalLM", {"rope_theta": 1}, "'rope_theta' is 1.0; a number above 1"),
         ("LlamaForCausalLM", {"eos_token_id": "</s>"}, "'eos_token_id' is '</s>'; a token id or a list"),
         ("MistralForCausalLM", {"sliding_window": 0}, "'sliding_window' is 0; a positive integer"),
         ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": -1}, "'max_window_layers' is -1"),
@@ -181,3 +189,27 @@ def test_what_no_model_here_does_is_refused(architecture: str, changes: dict[str
 def test_an_architecture_is_needed(architectures: Any) -> None:
     with pytest.raises(CheckpointError, match=r"'architectures' is .*; a list with the class name is needed"):
         read_hf_config({**SIZES, "architectures": architectures}, origin="here")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 40)
+    | st.integers()
+    | st.floats()
+    | st.sampled_from([FULL, "yarn", "x"]),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.sampled_from(["factor", "rope_type"]), inner),
+    max_leaves=6,
+)
+KEYS = sorted({key for changes in (SIZES, EXPERTS, *VARIANTS.values()) for key in changes} | {"hidden_act"})
+
+
+@given(architecture=st.sampled_from(ARCHITECTURES), changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_values_are_read_or_refused(architecture: str, changes: dict[str, Any]) -> None:
+    try:
+        config = read(architecture, **changes)
+    except CheckpointError as error:
+        assert "here/config.json" in str(error)  # noqa: PT017
+    else:
+        assert len(config.windows) == len(config.expert_layers) == config.num_layers

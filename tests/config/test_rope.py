@@ -45,6 +45,8 @@ def test_missing_numbers_follow_from_others() -> None:
             1000,
             id="yarn beside the final length",
         ),
+        pytest.param({"rope_type": "linear", "factor": 0.1}, 1000, id="a factor that shrinks"),
+        pytest.param({"rope_type": "linear", "factor": 1e308}, 2**31 - 1, id="a factor beyond all positions"),
     ],
 )
 def test_how_far_a_scaling_reaches(scaling: Any, expected: int) -> None:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
 from strata.bench.load import Progress, check_positive, open_runner, table, together
-from strata.plan.memory import format_bytes, kv_token_bytes
+from strata.plan.memory import format_bytes
+from strata.plan.parts import sum_parts
+from strata.plan.speed import kv_read_bytes, step_bytes
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
@@ -120,8 +122,8 @@ def run(
         batch_size=batch_size,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        weight_bytes_per_step=weight_bytes_per_step(store),
-        kv_bytes_per_token=mean_length * kv_token_bytes(model, runner.pool.tensor.element_size()),
+        weight_bytes_per_step=weight_bytes_per_step(store, batch_size),
+        kv_bytes_per_token=kv_read_bytes(model, mean_length, runner.pool.tensor.element_size()),
         bandwidth=bandwidth,
         prefill_seconds=prefill_seconds,
         decode_seconds=sum(steps),
@@ -129,13 +131,12 @@ def run(
     )
 
 
-def weight_bytes_per_step(store: Store) -> int:
-    """Bytes of weights that a decode step reads, as they are stored: all, but of an embedding that is not also the head
-    one row only."""
-    if store.model_config.tie_word_embeddings:
-        return store.num_bytes
-    embedding = store.manifest.contents.weights["model.embed_tokens.weight"].num_bytes
-    return store.num_bytes - embedding + embedding // store.model_config.vocab_size
+def weight_bytes_per_step(store: Store, batch_size: int) -> int:
+    """Bytes of weights that a decode step reads, as they are stored: of an embedding that is not also the head one row,
+    of the experts those that the tokens take if they draw evenly, of the rest all."""
+    parts = sum_parts(store.model_config, lambda spec: store.manifest.contents.weight(spec).num_bytes)
+    step = step_bytes(store.model_config, parts, context=0, num_seqs=batch_size)
+    return round(step.weights + step.experts)
 
 
 def _decode(

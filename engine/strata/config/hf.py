@@ -13,6 +13,10 @@ from strata.errors import CheckpointError, UnsupportedModelError
 
 _SWIGLU_ALPHA = 1.702  # of every gpt-oss that was published
 
+# Several times what the largest models have: a damaged number must not become a list of a billion tensors.
+MAX_LAYERS = 1000
+MAX_EXPERTS = 4096  # of a layer
+
 
 def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
     """Read a Hugging Face ``config.json``; ``origin`` names the file in errors.
@@ -28,7 +32,7 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
         raise CheckpointError(f"{origin}: 'architectures' is {architectures!r}; a list with the class name is needed")
     family = _FAMILIES.get(architectures[0], _Family())
     _check_activation(keys)
-    num_layers = keys.whole("num_hidden_layers")
+    num_layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
     num_heads = keys.whole("num_attention_heads")
     hidden_size = keys.whole("hidden_size")
     # null is not a missing key here: it gives every query head a KV head of its own.
@@ -37,8 +41,8 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
     if num_heads % num_kv_heads:
         raise CheckpointError(f"{origin}: {num_heads} attention heads do not divide into {num_kv_heads} KV heads")
     head_dim = keys.whole("head_dim", family.head_dim or hidden_size // num_heads)
-    if head_dim % 2:
-        raise CheckpointError(f"{origin}: a head has {head_dim} dimensions; RoPE needs an even number")
+    if head_dim % 2 or head_dim < 4:
+        raise CheckpointError(f"{origin}: a head has {head_dim} dimensions; RoPE needs an even number, 4 at least")
     intermediate_size = keys.whole("intermediate_size")
     experts = family.experts(keys, intermediate_size) if family.experts else None
     has_bias = family.has_bias if family.bias_key is None else keys.flag(family.bias_key, family.has_bias)
@@ -158,7 +162,7 @@ def _sparse_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
 def _counts(keys: Keys, num_experts: int | None = None, per_token: int | None = None) -> tuple[int, int]:
     """Experts of a layer and of a token. Each has two spellings, which ``transformers`` mixes from class to class and
     from version to version."""
-    count = keys.whole("num_experts", keys.get("num_local_experts", num_experts))
+    count = keys.whole("num_experts", keys.get("num_local_experts", num_experts), most=MAX_EXPERTS)
     top_k = keys.whole("num_experts_per_tok", keys.get("experts_per_token", per_token))
     if top_k > count:
         raise CheckpointError(f"{keys.origin}: a token takes {top_k} experts, but there are {count}")

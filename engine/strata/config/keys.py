@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,17 +25,19 @@ class Keys:
         value = self.table.get(key)
         return default if value is None else value
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        """A positive integer."""
+    def whole(self, key: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
+        """A positive integer, ``most`` at most."""
         value = self.get(key, default)
         if type(value) is not int or value <= 0:
             raise CheckpointError(f"{self.origin}: {key!r} is {value!r}; a positive integer is needed")
+        if value > most:
+            raise CheckpointError(f"{self.origin}: {key!r} is more than {most}, which no model has")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number."""
         value = self.get(key, default)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             raise CheckpointError(f"{self.origin}: {key!r} is {value!r}; a positive number is needed")
         return float(value)
 

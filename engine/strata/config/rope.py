@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 from strata.config.keys import Keys
 from strata.errors import CheckpointError, UnsupportedModelError
 
+MAX_POSITIONS = 2**31 - 1  # whatever the factor
+
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -64,11 +66,12 @@ class RopeConfig:
         """Positions that the scaling allows where the checkpoint declares ``declared``."""
         match self.scaling:
             case LinearScaling(factor) | DynamicScaling(factor):
-                return max(declared, int(factor * declared))
+                reached = factor * declared
             case YarnScaling(factor, original):
-                return max(declared, int(factor * original))
+                reached = factor * original
             case _:
                 return declared
+        return max(declared, int(min(reached, MAX_POSITIONS)))
 
 
 def read_rope(keys: Keys, default_theta: float, default_scaling: Mapping[str, Any] | None = None) -> RopeConfig:
@@ -94,6 +97,8 @@ def read_rope(keys: Keys, default_theta: float, default_scaling: Mapping[str, An
             "use another checkpoint"
         )
     theta = rope.number("rope_theta", keys.number("rope_theta", default_theta))
+    if theta <= 1:
+        raise CheckpointError(f"{keys.origin}: 'rope_theta' is {theta}; a number above 1 is needed")
     return RopeConfig(theta, _SCALINGS[kind](rope, keys))
 
 

@@ -54,15 +54,15 @@ class Weights:
         matrices = [_parts(self._tensors.pop(f"{name}.weight")) for name in names]
         biases = [self._tensors.pop(f"{name}.bias") for name in names if f"{name}.bias" in self._tensors]
         assert len(biases) in (0, len(names)), f"some of {names} have a bias and some not"
-        kinds = {kind for kind, _ in matrices}
-        if len(kinds) > 1:
-            products = [
-                self.kernels.linear(kind, parts, biases[i] if biases else None, self.dtype)
-                for i, (kind, parts) in enumerate(matrices)
-            ]
+        if len({kind for kind, _ in matrices}) > 1:
+            products = [self._product([matrix], biases[i : i + 1]) for i, matrix in enumerate(matrices)]
             return lambda x: torch.cat([product(x) for product in products], -1)
-        stacked = {part: _stack([parts[part] for _, parts in matrices]) for part in matrices[0][1]}
-        return self.kernels.linear(kinds.pop(), stacked, _stack(biases) if biases else None, self.dtype)
+        return self._product(matrices, biases)
+
+    def _product(self, matrices: list[tuple[str, Mapping[str, Tensor]]], biases: list[Weight]) -> LinearFn:
+        kind, parts = matrices[0]
+        stacked = {part: _stack([parts[part] for _, parts in matrices]) for part in parts}
+        return self.kernels.linear(kind, stacked, _stack(biases) if biases else None, self.dtype)
 
     def embedding(self, name: str, *, keep: bool = False) -> EmbeddingFn:
         """The gather from table ``NAME.weight``."""
@@ -79,4 +79,8 @@ def _parts(weight: Weight) -> tuple[str, Mapping[str, Tensor]]:
 
 
 def _stack(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    """One tensor that is no view of a larger one: what is left of an expert's blob would keep all of it in memory."""
+    if len(tensors) > 1:
+        return torch.cat(tensors)
+    (tensor,) = tensors
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()

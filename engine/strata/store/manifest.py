@@ -13,7 +13,7 @@ from typing import Any
 
 from strata import quant
 from strata.errors import CheckpointError
-from strata.plan.shape import TensorSpec
+from strata.plan.shape import TensorSpec, expert_name
 from strata.quant.base import Part
 from strata.store.layout import ExpertLayout, Weight
 
@@ -39,6 +39,13 @@ class Contents:
     def weights(self) -> dict[str, Weight]:
         """The weights of shared/ by name, in order."""
         return {name: weight for held in self.shared for name, weight in held.items()}
+
+    def weight(self, spec: TensorSpec) -> Weight:
+        """How the tensor is stored, wherever it lies."""
+        if spec.expert is None:
+            return self.weights[spec.name]
+        assert self.experts is not None, f"{spec.name} is an expert's, and there are none"
+        return self.experts.weights[spec.name.removeprefix(f"{expert_name(*spec.expert)}.")]
 
     @property
     def num_bytes(self) -> int:
