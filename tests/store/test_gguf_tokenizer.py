@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
+from transformers.integrations.gguf import convert_gguf_tokenizer
 
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.store.sources.builtin import builtin_path
@@ -102,12 +104,35 @@ TEXT = "I'LL don't  pay 12345 $9.99!\n\n end"
         ("llama-bpe", "I 'LL _don 't _ _pay _ 123 45 _$ 9 . 99 !// _end"),
         ("qwen2", "I 'LL _don 't _ _pay _ 1 2 3 4 5 _$ 9 . 9 9 !// _end"),
         ("default", "I ' LL _don ' t _ _pay _ 123 45 _ $ 9 . 99 ! // _end"),
+        ("deepseek-r1-qwen", "I 'LL _don 't _ _pay _ 1 2 3 4 5 _$ 9 . 9 9 !// _end"),
+        ("gpt-4o", "I'LL _don't _ _pay _ 123 45 _$ 9 . 99 !// _end"),
+        ("tekken", "I 'LL _don 't _ _pay _ 1 2 3 4 5 _$ 9 . 9 9 !// _end"),
     ],
 )
 def test_pre_tokenizers_cut_as_their_models_do(tmp_path: Path, pre: str, expected: str) -> None:
     cut = words(tmp_path, pre, TEXT)
     assert "".join(cut) == TEXT.replace(" ", "_").replace("\n", "/")
     assert cut == expected.split()
+
+
+def test_words_by_case_are_cut_where_capitals_begin(tmp_path: Path) -> None:
+    expected = ["camel", "Case", "HTTPServer", "_one", "/two", "///"]  # the last one is the end of the line
+    for pre in ("gpt-4o", "tekken"):
+        assert words(tmp_path, pre, "camelCaseHTTPServer one/two//\n") == expected
+
+
+# Texts whose Unicode is composed already: the library's reading composes none.
+@pytest.mark.parametrize("pre", ["llama-bpe", "llama-v3", "llama3", "qwen2", "deepseek-r1-qwen", "gpt-4o", "tekken"])
+def test_gives_the_ids_of_the_library(tmp_path: Path, pre: str) -> None:
+    path = builtin_path("builtin://smollm2-135m")
+    metadata = GGUFFile(path).metadata | {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False}
+    write(metadata, tmp_path, origin=str(path))
+    ours = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    named = {key: metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "merges", "token_type")}
+    theirs, _ = convert_gguf_tokenizer("qwen2", named | {"tokenizer_type": "gpt2", "pre_tokenizer_type": pre})
+    for text in [TEXT, "HTTPServer's camelCase\u2019s a/b//\n", *ODD_TEXTS]:
+        if unicodedata.is_normalized("NFC", text):
+            assert ours.encode(text).ids == theirs.encode(text, add_special_tokens=False).ids, text
 
 
 def test_qwen2_composes_accents(tmp_path: Path) -> None:
@@ -141,9 +166,9 @@ def test_config_has_the_chat_template_and_the_special_tokens(tmp_path: Path) -> 
 
 
 def test_unknown_pre_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
-    message = "pre-tokenizer 'tekken' is not supported; supported: default, gpt-2, llama-bpe, qwen2, smollm"
-    with pytest.raises(UnsupportedModelError, match=message):
-        tokenizer_of(tmp_path, pre="tekken")
+    supported = "deepseek-r1-qwen, default, gpt-2, gpt-4o, llama-bpe, llama-v3, llama3, qwen2, smollm, tekken"
+    with pytest.raises(UnsupportedModelError, match=f"pre-tokenizer 'bloom' is not supported; supported: {supported}"):
+        tokenizer_of(tmp_path, pre="bloom")
 
 
 @pytest.mark.parametrize("key", ["model", "tokens", "merges"])
@@ -165,13 +190,17 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("model", "llama", "tokenizer model 'llama' is not supported; supported: 'gpt2'"),
+        ("model", "bert", r"tokenizer model 'bert' is not supported; supported: 'gpt2' \(byte-level BPE\), 'llama'"),
+        ("model", ["gpt2"], r"tokenizer model \['gpt2'\] is not supported"),
+        ("tokens", ["a", 7, "ab"], r"'tokenizer\.ggml\.tokens' is missing"),
+        ("pre", 7, "pre-tokenizer 7 is not supported"),
         ("merges", ["a c"], "merges do not fit its vocabulary"),
         ("merges", ["ab"], "merges do not fit its vocabulary"),
         ("merges", [7], "merges do not fit its vocabulary"),
         ("tokens", ["a", "a", "ab"], "holds a token twice"),
         ("token_type", [1], "'token_type' is not a list of 3"),
         ("eos_token_id", 3, "the eos token is 3, but there are 3 tokens"),
+        ("eos_token_id", "2", "the eos token is '2', but there are 3 tokens"),
     ],
 )
 def test_metadata_that_is_not_sound(tmp_path: Path, key: str, value: Any, message: str) -> None:
