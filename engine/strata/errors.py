@@ -11,6 +11,7 @@
     │       └── UnknownModelError      a model name that is not served here (HTTP 404)
     └── EngineError                    the engine itself failed (CLI exit code 1, HTTP 5xx)
         ├── NotReadyError              the model is still loading; try later (HTTP 503)
+        ├── StoppingError              the server ends after the requests that it has; try another (HTTP 503)
         └── OverloadedError            no room to queue the request now; try later (HTTP 429)
 
 Every message says what was given, what is allowed, and what to do. Library errors are translated into this tree where
@@ -70,6 +71,10 @@ class EngineError(StrataError):
 
 class NotReadyError(EngineError):
     """The model is still loading; the same request may succeed later."""
+
+
+class StoppingError(EngineError):
+    """The server takes no more requests, since it ends; another may take this one."""
 
 
 class OverloadedError(EngineError):

@@ -6,13 +6,17 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from strata.cli.client import Client
+from strata.engine.fake import FakeEngine
 from strata.errors import OptionError
 from strata.request import GenerationRequest
-from tests.server.conftest import Live
+from strata.server.app import Access
+from strata.server.keys import ApiKeys
+from tests.server.conftest import Live, run_live
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 MakeLive = Callable[..., Live]
@@ -41,6 +45,20 @@ def test_the_system_text_and_the_conversation_reach_the_model(
     third = f"{system}<|im_start|>user\nafresh{end}<|im_start|>assistant\n"
     prompts = [list(request.prompt_token_ids) for request in running.engine.requests]
     assert prompts == [encode(first), encode(second), encode(third)]
+
+
+def test_a_key_is_taken_from_the_environment(
+    strata: Strata, make_engine: Callable[..., FakeEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text("sk-one")
+    with run_live(make_engine("hello"), Access(ApiKeys(tmp_path / "keys"))) as running:
+        refused = strata("chat", "--url", running.url, "hi")
+        assert refused.returncode == 2
+        assert "no API key is given" in refused.stderr
+        monkeypatch.setenv("STRATA_API_KEY", "sk-one")
+        assert strata("chat", "--url", running.url, "hi").stdout == "hello\n"
+    with pytest.raises(OptionError, match="no header may hold"):
+        Client("http://127.0.0.1", None, "sk\none")
 
 
 def test_a_server_that_is_not_there_is_named(strata: Strata) -> None:

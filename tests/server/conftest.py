@@ -24,7 +24,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from strata.engine.fake import FAKE_READY, FakeEngine
 from strata.request import GenerationRequest
-from strata.server.app import create_app
+from strata.server.app import EVERYBODY, Access, create_app
 from strata.server.lifetime import http_config
 from strata.server.service import Service
 from tests.server.families import TEMPLATES
@@ -186,11 +186,11 @@ class Live:
 
 
 @contextmanager
-def run_live(engine: FakeEngine) -> Iterator[Live]:
+def run_live(engine: FakeEngine, access: Access = EVERYBODY) -> Iterator[Live]:
     """uvicorn as ``strata serve`` runs it, on a free port."""
     service = Service(engine, model_names=("tiny",))
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(http_config(service))
+    server = uvicorn.Server(http_config(service, access))
     started: list[asyncio.AbstractEventLoop] = []
     ready = threading.Event()
 

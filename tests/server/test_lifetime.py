@@ -74,24 +74,51 @@ async def test_sigterm_ends_an_idle_server(running: Callable[..., Running]) -> N
 async def test_requests_in_flight_end_before_the_server_does(
     running: Callable[..., Running], http: httpx.AsyncClient, number: signal.Signals
 ) -> None:
+    """Meanwhile it says that it is not ready, and sends new requests elsewhere."""
     server = running("hello world")
     task = server.start()
     await server.ready.wait()
     url = server.url
     server.engine.pause()
-    answer = asyncio.create_task(http.post(f"{url}/v1/chat/completions", json=CHAT))
-    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    answers = [asyncio.create_task(http.post(f"{url}/v1/chat/completions", json=CHAT | {"n": n})) for n in (1, 2)]
+    await server.engine.wait_until(lambda engine: engine.num_open == 3)
     os.kill(os.getpid(), number)
-    while True:  # until nobody listens any more
-        try:
-            await http.get(f"{url}/health", headers={"Connection": "close"})
-        except httpx.TransportError:
-            break
-    assert not answer.done()
+    while (ready := await http.get(f"{url}/ready")).status_code == 200:
+        pass
+    for response in (ready, await http.post(f"{url}/v1/chat/completions", json=CHAT)):
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "server_stopping"
+        assert response.headers["retry-after"] == "1"
+        assert response.headers["connection"] == "close"
+    assert (await http.get(f"{url}/health")).status_code == 200, "a restart would not help"
+    assert not any(answer.done() for answer in answers)
     server.engine.resume()
-    assert (await answer).json()["choices"][0]["message"]["content"] == "hello world"
+    for answer in answers:
+        assert (await answer).json()["choices"][0]["message"]["content"] == "hello world"
     await task
     assert server.engine.aborted == []
+    with pytest.raises(httpx.TransportError):
+        await http.get(f"{url}/health")
+
+
+async def test_an_engine_that_dies_while_the_server_ends_is_told(
+    running: Callable[..., Running], http: httpx.AsyncClient
+) -> None:
+    server = running()
+    task = server.start(grace_seconds=3600)
+    await server.ready.wait()
+    server.engine.pause()
+    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT | {"n": 2}))
+    await server.engine.wait_until(lambda engine: engine.num_open == 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while (await http.get(f"{server.url}/ready")).status_code == 200:
+        pass
+    server.engine.fail("signal 9")
+    response = await answer
+    assert response.status_code == 500
+    assert "signal 9" in response.json()["error"]["message"]
+    with pytest.raises(EngineError, match="signal 9"):
+        await task
 
 
 async def test_requests_that_outlast_the_grace_are_ended(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
 from strata.errors import OptionError
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")  # as browsers send it
 INSTALL_HINT = "pip install 'strata-engine[serve]'"
 
 
@@ -72,6 +74,17 @@ def milliseconds(text: str) -> float | None:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number of milliseconds, or 0 for none")
     return value / 1000 or None
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Origins of web pages, separated by commas: a scheme and a host each, or * for all."""
+    found = tuple(part.strip().rstrip("/") for part in text.split(","))
+    for origin in found:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise argparse.ArgumentTypeError(
+                f"{origin!r} is no origin; give a scheme and a host like https://chat.example (more with commas), or *"
+            )
+    return found
 
 
 def require(*modules: str) -> None:

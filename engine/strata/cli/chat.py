@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
     from strata.cli.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+API_KEY = "STRATA_API_KEY"  # a variable, not an option: other users of the machine see options
 
 EPILOG = """examples:
   strata chat                                       talk; /reset starts afresh, /exit ends, Ctrl-C stops an answer
   strata chat "Why is the sky blue?"                one answer
   strata chat --system "Answer in French." --url http://gpu-box:8000
+
+STRATA_API_KEY holds the key for a server that asks for one.
 """
 
 
@@ -44,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from strata.cli.client import Client
 
-    client = Client(arguments.url, arguments.model)
+    client = Client(arguments.url, arguments.model, os.environ.get(API_KEY))
     system = [{"role": "system", "content": arguments.system}] if arguments.system else []
     if arguments.prompt is not None:
         _answer(client, [*system, {"role": "user", "content": arguments.prompt}])

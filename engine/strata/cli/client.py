@@ -16,14 +16,20 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Client:
-    """``url``: where the server is, with or without ``/v1``. ``model``: None takes the server's first.
+    """``url``: where the server is, with or without ``/v1``. ``model``: None takes the server's first. ``api_key``: for
+    a server that asks for one.
 
     Raises OptionError for an address that cannot be one.
     """
 
-    def __init__(self, url: str, model: str | None) -> None:
+    def __init__(self, url: str, model: str | None, api_key: str | None = None) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._model = model
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            if not api_key.isascii() or not api_key.isprintable():
+                raise OptionError("the API key holds characters that no header may hold; give it as the server has it")
+            self._headers["Authorization"] = f"Bearer {api_key}"
         try:
             parts = urllib.parse.urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -80,8 +86,7 @@ class Client:
         raise EngineError(message)
 
     def _open(self, path: str, body: bytes | None) -> IO[bytes]:
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._url + path, body, headers)
+        request = urllib.request.Request(self._url + path, body, self._headers)
         try:
             response: IO[bytes] = self._opener.open(request)
         except urllib.error.HTTPError as error:

@@ -7,10 +7,10 @@ import errno
 import logging
 import os
 import socket
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from strata.cli.arguments import milliseconds, require, share, whole
+from strata.cli.arguments import milliseconds, origins, require, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_source, source
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES
@@ -19,6 +19,7 @@ from strata.errors import OptionError
 from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
 
 if TYPE_CHECKING:
+    from strata.server.app import Access
     from strata.server.service import Service
 
 DEFAULT_HOST = "127.0.0.1"
@@ -94,6 +95,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("auto", "none", *REASONING_FORMATS),
         default="auto",
         help="how the model writes its reasoning (default: auto, likewise)",
+    )
+    http.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="keys that requests must have, one a line; read again when it changes (default: none is needed)",
+    )
+    http.add_argument(
+        "--allowed-origins",
+        type=origins,
+        default=(),
+        metavar="ORIGIN,...",
+        help="pages that browsers let use the server, like https://chat.example; * is all (default: none)",
     )
     http.add_argument(
         "--max-waiting",
@@ -208,6 +222,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Bind the port, then start the engine, so that a port in use is known before the model is loaded."""
     config = engine_config(arguments)
     require(*NEEDED)
+    access = _access(arguments)
     with listen(arguments.host, arguments.port) as listener:
         logs.configure(arguments.log_level.upper())
         if arguments.log_level != "debug":
@@ -215,11 +230,19 @@ def run(arguments: argparse.Namespace) -> int:
 
         import uvloop
 
-        uvloop.run(_serve(config, arguments, listener))
+        uvloop.run(_serve(config, arguments, listener, access))
     return 0
 
 
-async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket) -> None:
+def _access(arguments: argparse.Namespace) -> Access:
+    from strata.server.app import Access
+    from strata.server.keys import ApiKeys
+
+    keys = None if arguments.api_key_file is None else ApiKeys(arguments.api_key_file)
+    return Access(keys, arguments.allowed_origins)
+
+
+async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket, access: Access) -> None:
     from strata.cli.progress import Progress
     from strata.engine.client import EngineClient
     from strata.engine.messages import LoadProgress
@@ -245,7 +268,12 @@ async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: 
 
     try:
         await run_server(
-            service, listener, grace_seconds=arguments.grace_seconds, on_progress=on_progress, on_ready=on_ready
+            service,
+            listener,
+            access=access,
+            grace_seconds=arguments.grace_seconds,
+            on_progress=on_progress,
+            on_ready=on_ready,
         )
     finally:
         progress.close()

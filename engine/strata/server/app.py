@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -15,11 +16,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
 import strata
-from strata.errors import RequestError, StrataError
+from strata.errors import RequestError, StoppingError, StrataError
 from strata.server.envelope import ChatEnvelope, Envelope, PlainEnvelope, TextEnvelope
 from strata.server.failures import RETRY_LOADING_SECONDS, error_body, error_response
+from strata.server.keys import ApiKeys, RequireKey
 from strata.server.metrics import CONTENT_TYPE
 from strata.server.middleware import AccessLog
+from strata.server.origins import AllowOrigins
 from strata.server.parse import parse
 from strata.server.responses import StreamedAnswer, WholeAnswer
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
@@ -33,7 +36,18 @@ LONG_BODY_BYTES = 64 << 10  # what is longer is checked in a thread
 _Generation = TypeVar("_Generation", ChatRequest, CompletionRequest, GenerateRequest)
 
 
-def create_app(service: Service) -> FastAPI:
+@dataclass(frozen=True)
+class Access:
+    """Who may use the server; by default everybody who reaches it, but no page of another origin."""
+
+    api_keys: ApiKeys | None = None
+    allowed_origins: tuple[str, ...] = ()
+
+
+EVERYBODY = Access()
+
+
+def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     """The ASGI application around a service; it starts the service, and closes it at its end."""
 
     @asynccontextmanager
@@ -53,6 +67,11 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # clients do not repeat a POST for a redirect
     )
+    # The last one added is the first that a request meets; a browser asks for leave without a key.
+    if access.api_keys is not None:
+        app.add_middleware(RequireKey, keys=access.api_keys)
+    if access.allowed_origins:
+        app.add_middleware(AllowOrigins, origins=access.allowed_origins)
     app.add_middleware(AccessLog)
     _add_generation(app, service)
     _add_models(app, service)
@@ -130,6 +149,8 @@ def _add_probes(app: FastAPI, service: Service) -> None:
     async def ready() -> Response:
         """200 when requests are served; before that how far loading has come."""
         state, progress = service.state, service.progress
+        if service.stopping:
+            return error_response(StoppingError("the server ends after the requests that it has"))
         if state == "ready":
             return JSONResponse({"status": "ready"})
         if state != "loading":

@@ -6,10 +6,11 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from strata.errors import NotReadyError, OverloadedError, RequestError, StrataError, UnknownModelError
+from strata.errors import NotReadyError, OverloadedError, RequestError, StoppingError, StrataError, UnknownModelError
 
 RETRY_LOADING_SECONDS = 5
 RETRY_OVERLOADED_SECONDS = 1
+RETRY_STOPPING_SECONDS = 1  # by then another server may be found
 
 _MAX_MESSAGE = 2_000  # characters; the longest list of allowed fields takes half of it
 
@@ -35,6 +36,8 @@ def describe(error: StrataError) -> tuple[int, dict[str, Any]]:
             return status, error_body(message, "invalid_request_error", param=error.param, code=error.code)
         case NotReadyError():
             return 503, error_body(message, "service_unavailable_error", code="model_loading")
+        case StoppingError():
+            return 503, error_body(message, "service_unavailable_error", code="server_stopping")
         case OverloadedError():
             return 429, error_body(message, "rate_limit_error", code="engine_overloaded")
         case _:
@@ -49,4 +52,6 @@ def error_response(error: StrataError) -> JSONResponse:
         headers["Retry-After"] = str(RETRY_LOADING_SECONDS)
     elif isinstance(error, OverloadedError):
         headers["Retry-After"] = str(RETRY_OVERLOADED_SECONDS)
+    elif isinstance(error, StoppingError):
+        headers = {"Retry-After": str(RETRY_STOPPING_SECONDS), "Connection": "close"}
     return JSONResponse(body, status, headers)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from strata.engine.messages import LoadProgress
-from strata.server.app import create_app
+from strata.server.app import EVERYBODY, Access, create_app
 from strata.server.protocol import BoundedProtocol
 from strata.server.service import Service
 
@@ -32,10 +32,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def http_config(service: Service) -> uvicorn.Config:
+def http_config(service: Service, access: Access = EVERYBODY) -> uvicorn.Config:
     """How uvicorn serves the application."""
     return uvicorn.Config(
-        create_app(service),
+        create_app(service, access),
         loop="none",
         http=BoundedProtocol,
         ws="none",
@@ -51,16 +51,18 @@ async def run(
     service: Service,
     listener: socket.socket,
     *,
+    access: Access = EVERYBODY,
     grace_seconds: int,
     on_progress: Callable[[LoadProgress | None], None],
     on_ready: Callable[[], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT; then requests in flight have ``grace_seconds`` to end. A second signal ends all.
 
+    While they end, the server still listens: ``/ready`` says that it is not, and new requests are told to go elsewhere.
     ``listener`` is bound already, and closed at the end. ``on_progress`` runs several times a second while loading,
     ``on_ready`` once after. Raises the StrataError that ended the service, if one did.
     """
-    server = _Server(http_config(service))
+    server = _Server(http_config(service, access))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
 
@@ -83,8 +85,13 @@ async def run(
         loop.add_signal_handler(number, stop)
     try:
         await first_of(serving, watching, stopped)
+        until = loop.time() + grace_seconds
+        if stopped.done():
+            draining = asyncio.create_task(service.drain())
+            await first_of(draining, serving, watching, forced, seconds=grace_seconds)
+            await _cancel(draining)
         server.should_exit = True
-        await first_of(serving, forced, seconds=grace_seconds)
+        await first_of(serving, forced, seconds=max(0, until - loop.time()))
         if not serving.done() and not forced.done():
             logger.warning("the time is over: requests in flight end with an error")
             await first_of(asyncio.create_task(service.close()), forced)
@@ -93,6 +100,8 @@ async def run(
             watching.result()
         if serving.done():
             serving.result()
+        if service.error is not None:  # nobody may have looked since
+            raise service.error
     finally:
         await _cancel(serving, watching)
         closing = asyncio.create_task(service.close())

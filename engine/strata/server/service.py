@@ -13,7 +13,15 @@ from typing import TypeVar
 
 from strata.engine.api import Engine, EngineState
 from strata.engine.messages import LoadProgress
-from strata.errors import EngineError, NotReadyError, OverloadedError, RequestError, StrataError, UnknownModelError
+from strata.errors import (
+    EngineError,
+    NotReadyError,
+    OverloadedError,
+    RequestError,
+    StoppingError,
+    StrataError,
+    UnknownModelError,
+)
 from strata.request import GenerationRequest
 from strata.server.choice import generate_choice, merge
 from strata.server.job import Job, Piece
@@ -51,6 +59,9 @@ class Service:
         self._model: ServedModel | None = None
         self._error: StrataError | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._num_open = 0  # answers that are being made
+        self._idle = asyncio.Event()  # none is
 
     # --- life
 
@@ -75,6 +86,17 @@ class Service:
         await self.engine.close()
         if self._loading is not None:
             await self._loading
+
+    async def drain(self) -> None:
+        """Take no more requests; returns when those that were taken have ended."""
+        self._stopping = True
+        if self._num_open:
+            await self._idle.wait()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether new requests are refused, since the server ends."""
+        return self._stopping
 
     @property
     def state(self) -> EngineState:
@@ -119,7 +141,9 @@ class Service:
         return name
 
     async def admit(self, body: ChatRequest | CompletionRequest | GenerateRequest, arrived: float) -> Job:
-        """Tokenise and check against the model. Raises RequestError, NotReadyError, EngineError."""
+        """Tokenise and check against the model. Raises RequestError, NotReadyError, StoppingError, EngineError."""
+        if self._stopping:
+            raise StoppingError("the server is about to end and takes no more requests; try again, or elsewhere")
         name = self.check_name(body.model)
         model = self.model()
         opening = None
@@ -173,6 +197,8 @@ class Service:
         outcome = "abort"  # what it is when the iterator is closed early
         num_open = len(choices)
         has_tokens = False
+        self._num_open += 1
+        self._idle.clear()
         try:
             async with aclosing(merge(choices) if num_open > 1 else choices[0]) as pieces:
                 async for piece in pieces:
@@ -192,13 +218,16 @@ class Service:
             outcome = "error"
             raise
         finally:
+            self._num_open -= 1
+            if self._num_open == 0:
+                self._idle.set()
             self.metrics.requests.labels(outcome).inc()
             if has_tokens:
                 self.metrics.request_duration.observe(time.perf_counter() - job.arrived)
 
     def count_refusal(self, error: StrataError) -> None:
         """Count a request that was not admitted."""
-        if isinstance(error, NotReadyError):
+        if isinstance(error, NotReadyError | StoppingError):
             outcome = "unavailable"
         else:
             outcome = "rejected" if isinstance(error, RequestError) else "error"

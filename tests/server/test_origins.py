@@ -1,0 +1,91 @@
+"""Which pages a browser lets use the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from strata.engine.fake import FakeEngine
+from strata.server.app import Access, create_app
+from strata.server.keys import ApiKeys
+from strata.server.service import Service
+from tests.server.conftest import wait_ready
+from tests.server.test_app import error_of
+
+PAGE, OTHER = "https://chat.example", "https://evil.example"
+ASK = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(make_engine: Callable[..., FakeEngine]) -> Open:
+    @contextmanager
+    def open_with(*origins: str, keys: ApiKeys | None = None) -> Iterator[TestClient]:
+        service = Service(make_engine("hello"), model_names=("tiny",))
+        with TestClient(create_app(service, Access(keys, origins))) as client:
+            assert client.portal is not None
+            client.portal.call(wait_ready, service)
+            yield client
+
+    return open_with
+
+
+@pytest.mark.parametrize("origins", [(PAGE, "http://localhost:3000"), ("*",)])
+def test_an_allowed_page_may_ask_and_read(opened: Open, origins: tuple[str, ...]) -> None:
+    with opened(*origins) as client:
+        asked = client.options("/v1/chat/completions", headers={"Origin": PAGE, **ASK})
+        assert (asked.status_code, asked.content) == (204, b"")
+        assert asked.headers["access-control-allow-origin"] == PAGE
+        assert "POST" in asked.headers["access-control-allow-methods"]
+        assert asked.headers["access-control-allow-headers"] == ASK["Access-Control-Request-Headers"]
+        for body in ({"prompt": "a"}, {"prompt": ""}):  # an error is read as well
+            answer = client.post("/generate", json=body, headers={"Origin": PAGE})
+            assert answer.headers["access-control-allow-origin"] == PAGE
+            assert answer.headers["vary"] == "Origin"
+            assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        stream = client.post("/v1/completions", json={"prompt": "a", "stream": True}, headers={"Origin": PAGE})
+        assert stream.headers["access-control-allow-origin"] == PAGE
+        assert "[DONE]" in stream.text
+
+
+@pytest.mark.parametrize("origin", [OTHER, "null", f"{PAGE}.evil.example", PAGE.replace("https", "http")])
+def test_any_other_page_is_refused(opened: Open, origin: str) -> None:
+    with opened(PAGE) as client:
+        for response in (
+            client.options("/generate", headers={"Origin": origin, **ASK}),
+            client.post("/generate", json={"prompt": "a"}, headers={"Origin": origin}),
+        ):
+            error = error_of(response, 403)
+            assert error["code"] == "origin_not_allowed"
+            assert "--allowed-origins" in error["message"]
+            assert "access-control-allow-origin" not in response.headers
+
+
+def test_what_is_no_page_passes(opened: Open) -> None:
+    with opened(PAGE) as client:
+        answer = client.post("/generate", json={"prompt": "a"})
+        assert answer.status_code == 200
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_without_the_option_no_page_may_read(opened: Open) -> None:
+    with opened() as client:
+        answer = client.post("/generate", json={"prompt": "a"}, headers={"Origin": PAGE})
+        assert "access-control-allow-origin" not in answer.headers
+        assert client.options("/generate", headers={"Origin": PAGE, **ASK}).status_code == 405
+
+
+def test_a_browser_asks_without_a_key(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("sk-one")
+    with opened(PAGE, keys=ApiKeys(tmp_path / "keys")) as client:
+        assert client.options("/generate", headers={"Origin": PAGE, **ASK}).status_code == 204
+        refused = client.post("/generate", json={"prompt": "a"}, headers={"Origin": PAGE})
+        assert error_of(refused, 401)
+        assert refused.headers["access-control-allow-origin"] == PAGE
+        headers = {"Origin": PAGE, "Authorization": "Bearer sk-one"}
+        assert client.post("/generate", json={"prompt": "a"}, headers=headers).status_code == 200
