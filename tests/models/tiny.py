@@ -13,7 +13,7 @@ from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_co
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
-from strata.plan.memory import plan_memory
+from strata.plan.memory import DeviceMemory, plan_memory
 from strata.quant import QuantizedTensor
 from strata.runner.device import Device
 from strata.runner.runner import Runner
@@ -74,8 +74,7 @@ def runner_of(
     plan = plan_memory(
         config,
         EngineConfig(model="tiny", scheduler=SchedulerConfig(max_model_len=max_model_len)),
-        device=device,
-        capacity_bytes=1 << 28,
+        memory=DeviceMemory(device, 1 << 28, 1 << 28),
         weight_bytes=0,
         element_bytes=dtype.itemsize,
     )

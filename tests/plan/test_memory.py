@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from strata.config import CacheConfig, EngineConfig, ExpertsConfig, ModelConfig, RopeConfig, SchedulerConfig
+from strata.config import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    ExpertsConfig,
+    ModelConfig,
+    RopeConfig,
+    SchedulerConfig,
+)
+from strata.config.engine import BLOCK_SIZES, DTYPES
 from strata.errors import HardwareError, OptionError
 from strata.kernels.attention import sdpa
 from strata.kernels.linear import reference as linear
@@ -15,7 +28,9 @@ from strata.plan import memory
 from strata.plan.memory import (
     CPU_KV_SHARE,
     MAX_GATHERED_POSITIONS,
+    DeviceMemory,
     MemoryPlan,
+    advise,
     budget_table,
     format_bytes,
     gathered_positions,
@@ -23,6 +38,7 @@ from strata.plan.memory import (
     plan_memory,
     workspace_bytes,
 )
+from strata.plan.parts import weight_parts
 
 MIB = 1 << 20
 MODEL = ModelConfig(
@@ -55,13 +71,14 @@ SEQUENCE = 1008  # tokens of one whole sequence in blocks of 16
 
 def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: Any) -> EngineConfig:
     scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=max_model_len)
-    return EngineConfig(model="m", cache=CacheConfig(**cache), scheduler=scheduler)
+    return EngineConfig(model="m", dtype="bf16", cache=CacheConfig(**cache), scheduler=scheduler)
 
 
 def plan(left: int, engine: EngineConfig, device: str = "cuda") -> MemoryPlan:
     """The plan for a device where ``left`` bytes are left beside weights of 5 MiB and the workspace."""
     capacity = 5 * MIB + workspace_bytes(MODEL, engine, 2) + left
-    return plan_memory(MODEL, engine, device=device, capacity_bytes=capacity, weight_bytes=5 * MIB, element_bytes=2)
+    room = DeviceMemory(device, 10 * capacity, capacity)
+    return plan_memory(MODEL, engine, memory=room, weight_bytes=5 * MIB, element_bytes=2)
 
 
 def test_kv_token_bytes() -> None:
@@ -97,32 +114,124 @@ def test_shorter_sequences_need_less() -> None:
 
 
 def test_one_sequence_that_does_not_fit_says_what_would() -> None:
-    engine = config()
     with pytest.raises(HardwareError) as caught:
-        plan(500 * TOKEN, engine)
+        plan(500 * TOKEN, config())
     message = str(caught.value)
     assert "cuda has not the memory for one sequence of max_model_len 1000: 504.0 KiB are needed" in message
     assert "weights take 5.0 MiB" in message
     assert "leaves 250.0 KiB" in message
-    assert "Set max_model_len to 496 or less, or raise gpu_memory_utilization above 0.9" in message
-    assert plan(500 * TOKEN, config(max_model_len=496)).num_kv_tokens == 496, "the advice is sound"
+    # Shorter sequences need less workspace, too.
+    ways = r"max_model_len 8\d\d, or max_num_batched_tokens 4\d\d, or max_num_seqs 2, or dtype int8"
+    assert re.search(f"What fits: {ways}, or 254.0 KiB more for Strata on the card$", message)
 
 
 def test_weights_that_do_not_fit_ask_for_a_smaller_dtype() -> None:
-    with pytest.raises(HardwareError, match=r"leaves 0 B\. Set a smaller dtype, or give the process 1\.5 MiB more"):
-        plan(SEQUENCE * TOKEN - int(1.5 * MIB), config(), "cpu")
+    missing = SEQUENCE * TOKEN + int(1.53 * MIB)
+    with pytest.raises(HardwareError, match=r"leaves 0 B\. What fits: dtype int8, or 2\.1 MiB more .* of memory"):
+        plan(-int(1.53 * MIB), config(max_num_seqs=1), "cpu")
+    assert missing > int(2.02 * MIB), "the memory is rounded up"
 
 
 def test_more_tokens_than_fit() -> None:
-    with pytest.raises(HardwareError, match=r"for 4000 tokens of KV cache.*Set num_kv_tokens to 3008 or less"):
+    with pytest.raises(HardwareError, match=r"for 4000 tokens of KV cache.*What fits: num_kv_tokens 3008, or"):
         plan(3010 * TOKEN, config(num_kv_tokens=4000))
 
 
 def test_fewer_tokens_than_one_sequence() -> None:
-    with pytest.raises(
-        OptionError, match=r"num_kv_tokens is 64.*set num_kv_tokens to 1008 or more, or max_model_len to 64"
-    ):
+    with pytest.raises(OptionError, match=r"num_kv_tokens is 64.*What fits: num_kv_tokens 1008, or max_model_len 64$"):
         plan(1 << 40, config(num_kv_tokens=64))
+
+
+def test_a_larger_share_of_the_card() -> None:
+    engine = config(max_num_seqs=1)
+    needed = 5 * MIB + workspace_bytes(MODEL, engine, 2) + SEQUENCE * TOKEN
+    card = DeviceMemory("cuda", int(needed / 0.945), 1 << 40)
+    with pytest.raises(HardwareError, match=r"or gpu_memory_utilization 0\.95, or"):
+        plan_memory(MODEL, engine, memory=card, weight_bytes=5 * MIB, element_bytes=2)
+    # Not where others have filled it.
+    with pytest.raises(HardwareError, match=r"What fits: ((?!utilization).)*$"):
+        plan_memory(
+            MODEL, engine, memory=replace(card, available_bytes=needed - 1), weight_bytes=5 * MIB, element_bytes=2
+        )
+
+
+def test_a_smaller_dtype_with_shorter_sequences() -> None:
+    """Weights of 16-bit fill a card; of 4-bit leave no room for the longest sequence either."""
+    model = replace(MODEL, max_position_embeddings=1 << 20)
+    engine = replace(config(), dtype="bf16", scheduler=SchedulerConfig(max_num_batched_tokens=16))
+    card = DeviceMemory("cuda", 16 * MIB, 16 * MIB)
+    with pytest.raises(HardwareError, match=r"What fits: dtype int4 and max_model_len \d+, or"):
+        plan_memory(model, engine, memory=card, weight_bytes=15 * MIB, element_bytes=2)
+
+
+@st.composite
+def shortages(draw: st.DrawFn) -> tuple[ModelConfig, EngineConfig, DeviceMemory, int]:
+    """A model, settings, and a device that may be too small for them."""
+    length = draw(st.integers(1, 5000))
+    model = replace(
+        MODEL,
+        vocab_size=draw(st.integers(100, 5000)),
+        num_layers=4,
+        num_kv_heads=draw(st.sampled_from((1, 2, 4))),
+        max_position_embeddings=length,
+        windows=draw(st.sampled_from(((None,) * 4, (100, None) * 2))),
+        attention_sinks=draw(st.booleans()),
+    )
+    max_num_seqs = draw(st.integers(1, 64))
+    engine = EngineConfig(
+        model="m",
+        dtype=draw(st.sampled_from(DTYPES)),
+        device=DeviceConfig(gpu_memory_utilization=draw(st.sampled_from((0.29, 0.5, 0.9, 1.0)))),
+        cache=CacheConfig(
+            block_size=draw(st.sampled_from(BLOCK_SIZES)), num_kv_tokens=draw(st.none() | st.integers(1, 20_000))
+        ),
+        scheduler=SchedulerConfig(
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=draw(st.integers(max_num_seqs, 2048))
+        ),
+    )
+    total = draw(st.integers(0, 64 * MIB))
+    memory = DeviceMemory(draw(st.sampled_from(("cpu", "cuda"))), total, int(total * draw(st.floats(0, 1))))
+    return model, engine, memory, draw(st.integers(1, 16 * MIB))
+
+
+@settings(max_examples=150, deadline=None)
+@given(shortages())
+def test_what_is_said_to_fit_does_fit(shortage: tuple[ModelConfig, EngineConfig, DeviceMemory, int]) -> None:
+    model, engine, device, weight_bytes = shortage
+
+    def size(changed: EngineConfig, room: DeviceMemory = device) -> MemoryPlan:
+        sizes = [weight_parts(model, dtype).total for dtype in (changed.dtype, engine.dtype)]
+        weights = math.ceil(weight_bytes * (sizes[0] / sizes[1]))
+        return plan_memory(model, changed, memory=room, weight_bytes=weights, element_bytes=2)
+
+    try:
+        found = size(engine)
+    except (HardwareError, OptionError) as error:
+        message = str(error)
+    else:
+        assert found.free_bytes >= 0
+        assert found.num_kv_tokens >= found.max_model_len
+        return
+    if "; without it, " in message:
+        engine = replace(engine, cache=replace(engine.cache, num_kv_tokens=None))
+    ways = advise(model, engine, memory=device, weight_bytes=weight_bytes, element_bytes=2)
+    for way in ways:
+        assert " and ".join(map(str, way)) in message
+        changed = engine
+        for change in way:
+            changed = change.apply(changed)
+        size(changed)
+        # The next larger size does not.
+        if isinstance(way[-1].value, int):
+            larger = replace(way[-1], value=way[-1].value + 1)
+            if larger.apply(changed) != engine and larger.setting != "num_kv_tokens":
+                with pytest.raises((HardwareError, OptionError)):
+                    size(larger.apply(changed))
+    if more := re.search(r"([\d.]+) (B|KiB|MiB) more for Strata", message):
+        amount = math.ceil(float(more[1]) * {"B": 1, "KiB": 1024, "MiB": MIB}[more[2]])
+        capacity = device.capacity_bytes(engine.device.gpu_memory_utilization) + amount
+        size(engine, DeviceMemory(device.device, 100 * capacity, capacity))
+    assert ways or more
 
 
 @pytest.mark.parametrize("length", [0, -5, 1001])
@@ -199,10 +308,24 @@ def test_budget_table_adds_up() -> None:
     table = "\n".join(budget_table(found))
     assert "weights        5.0 MiB" in table
     assert "KV cache    1008.0 KiB  2016 tokens in blocks of 16; 2.0 sequences of 1000" in table
+    assert re.search(r"^per token +512 B  2 x 4 layers x 2 KV heads x 16 x 2 bytes$", table, re.MULTILINE)
     assert "free           3.0 KiB" in table
     assert found.weight_bytes + found.kv_bytes + found.workspace_bytes + found.free_bytes == found.capacity_bytes
+
+
+def test_windows_are_counted_in_full_and_this_is_said() -> None:
+    windowed = replace(MODEL, windows=(100, None) * 2)
+    assert kv_token_bytes(windowed, 2) == TOKEN
+    room = DeviceMemory("cpu", 1 << 30, 1 << 30)
+    table = budget_table(plan_memory(windowed, config(), memory=room, weight_bytes=0, element_bytes=2))
+    assert any("sliding windows count in full" in line for line in table)
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 41, "6144.0 GiB")])
 def test_format_bytes(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [(1537, "1.6 KiB"), (1536, "1.5 KiB"), (100, "100 B")])
+def test_format_bytes_rounded_up(size: int, text: str) -> None:
+    assert format_bytes(size, round_up=True) == text

@@ -10,7 +10,7 @@ import torch
 from strata.config import DeviceConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import num_cpus
-from strata.runner.device import capacity_bytes, open_device, out_of_memory, used_bytes
+from strata.runner.device import device_memory, open_device, out_of_memory, used_bytes
 
 
 @pytest.mark.usefixtures("no_card")
@@ -36,8 +36,8 @@ def test_capacity_of_a_card(monkeypatch: pytest.MonkeyPatch, free: int, expected
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "card")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
-    config = DeviceConfig(device="cuda", gpu_memory_utilization=0.9)
-    assert capacity_bytes(open_device(config), config, loaded_bytes=10) == expected
+    config = DeviceConfig(device="cuda")
+    assert device_memory(open_device(config), loaded_bytes=10).capacity_bytes(0.9) == expected
 
 
 def test_a_card_that_fills_up_meanwhile() -> None:

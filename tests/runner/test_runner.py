@@ -12,6 +12,7 @@ import torch
 from strata import quant
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import HardwareError, OptionError
+from strata.plan.memory import DeviceMemory
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
 from strata.runner.threads import FIRST_INTERVAL
@@ -86,7 +87,8 @@ def test_facts(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_a_cpu_too_small_is_refused_before_the_weights_are_read(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "capacity_bytes", lambda *args, **kwargs: 1 << 20)
+    memory = DeviceMemory("cpu", 1 << 20, 1 << 20)
+    monkeypatch.setattr(runner_module, "device_memory", lambda *args, **kwargs: memory)
     with pytest.raises(HardwareError, match="cpu has not the memory for one sequence of max_model_len 128"):
         Runner.load(open_store(checkpoint, "bf16"), config(), lambda done, total: pytest.fail("weights were read"))
 

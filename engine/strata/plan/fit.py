@@ -7,10 +7,10 @@ every expert; what host memory does not hold is read from disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
+from strata.plan.advice import largest
 from strata.plan.memory import format_bytes, kv_token_bytes, resolve_max_model_len, workspace_bytes
 from strata.plan.parts import WeightParts
 from strata.plan.speed import Rates, Shares
@@ -107,20 +107,11 @@ def _advice(
 
     length = resolve_max_model_len(model, config)
     ways = []
-    if shorter := _largest(length, lambda n: fits(n, scheduler.max_num_seqs)):
+    if shorter := largest(1, length, lambda n: fits(n, scheduler.max_num_seqs)):
         ways.append(f"a max_model_len of {shorter}")
-    if fewer := _largest(scheduler.max_num_seqs, lambda n: fits(length, n)):
+    if fewer := largest(1, scheduler.max_num_seqs, lambda n: fits(length, n)):
         ways.append(f"a concurrency of {fewer}")
     if ways:
         return f"What fits: {' or '.join(ways)}"
     where = "a card with more memory" if on_card else "more memory"
     return f"The weights alone take {format_bytes(int(weights))}: a smaller dtype or {where} is needed"
-
-
-def _largest(below: int, holds: Callable[[int], bool]) -> int:
-    """The largest whole number under ``below`` that ``holds``, as all smaller ones must; 0 if none does."""
-    low, high = 0, below  # holds(low) or low == 0; not holds(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low

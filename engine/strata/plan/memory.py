@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
 from strata.errors import HardwareError, OptionError
+from strata.plan.advice import Way, find_ways
+from strata.plan.parts import weight_parts
 
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
 # tokenizer and the page cache of the weights' files live there too.
@@ -23,25 +25,54 @@ SINK_DIMS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of a device, in bytes."""
+
+    device: str  # "cpu" or "cuda"
+    total_bytes: int
+    available_bytes: int  # free, or filled by Strata
+
+    def capacity_bytes(self, gpu_memory_utilization: float) -> int:
+        """What Strata may fill. A card: its share of the whole, or what others have left of it."""
+        if self.device == "cpu":
+            return self.available_bytes
+        return min(int(self.total_bytes * gpu_memory_utilization), self.available_bytes)
+
+    def plus(self, num_bytes: int) -> DeviceMemory:
+        """A device with so much more memory, all of it free."""
+        return replace(self, total_bytes=self.total_bytes + num_bytes, available_bytes=self.available_bytes + num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes on one device. ``capacity_bytes`` is what Strata may fill there."""
 
+    model: ModelConfig
     device: str
     capacity_bytes: int
     weight_bytes: int
     workspace_bytes: int
-    kv_block_bytes: int
+    element_bytes: int  # of KV cache and activations
     num_blocks: int
     block_size: int
     max_model_len: int
 
     @property
     def kv_bytes(self) -> int:
-        return self.num_blocks * self.kv_block_bytes
+        return self.num_kv_tokens * kv_token_bytes(self.model, self.element_bytes)
 
     @property
     def num_kv_tokens(self) -> int:
         return self.num_blocks * self.block_size
+
+    @property
+    def holds_one_sequence(self) -> bool:
+        """Whether the KV cache holds ``max_model_len`` tokens."""
+        return self.num_kv_tokens >= self.max_model_len
+
+    @property
+    def fits(self) -> bool:
+        return self.holds_one_sequence and self.free_bytes >= 0
 
     @property
     def free_bytes(self) -> int:
@@ -115,71 +146,89 @@ def _attention_elements(model: ModelConfig, config: EngineConfig, length: int) -
 
 
 def plan_memory(
-    model: ModelConfig,
-    config: EngineConfig,
-    *,
-    device: str,
-    capacity_bytes: int,
-    weight_bytes: int,
-    element_bytes: int,
+    model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
     """Size the KV cache: the tokens asked for, else what the budget leaves, at most ``max_num_seqs`` sequences of
     ``max_model_len``.
 
-    ``device``: "cpu" or "cuda", for the share that is taken and for messages. Raises HardwareError when not even one
-    sequence of ``max_model_len`` fits, OptionError when ``num_kv_tokens`` asks for less than that.
+    ``weight_bytes``: what the weights, in ``config.dtype``, take of the memory. Raises HardwareError when it does not
+    fit, OptionError when ``num_kv_tokens`` is less than one sequence of ``max_model_len``; both say what would.
     """
-    length = resolve_max_model_len(model, config)
-    block_size = config.cache.block_size
+    plan = _size(model, config, memory, weight_bytes, element_bytes)
+    if plan.fits:
+        return plan
+    ways = advise(model, config, memory=memory, weight_bytes=weight_bytes, element_bytes=element_bytes)
+    if plan.holds_one_sequence:
+        raise HardwareError(f"{_shortage(plan, config)}. {_what_fits(plan, ways)}")
+    too_few = f"num_kv_tokens is {config.cache.num_kv_tokens}, less than max_model_len {plan.max_model_len}"
+    if ways:
+        raise OptionError(f"{too_few}. {_what_fits(plan, ways)}")
+    without = replace(config, cache=replace(config.cache, num_kv_tokens=None))
+    try:
+        return plan_memory(model, without, memory=memory, weight_bytes=weight_bytes, element_bytes=element_bytes)
+    except HardwareError as error:
+        raise HardwareError(f"{too_few}; without it, {error}") from None
+
+
+def advise(
+    model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
+) -> list[Way]:
+    """Changes that make it fit, for arguments with which ``plan_memory`` says that it does not."""
+
+    def size(changed: EngineConfig) -> MemoryPlan:
+        weights = weight_bytes
+        if changed.dtype != config.dtype:
+            # In proportion to the store: kernels may keep more than that.
+            share = weight_parts(model, changed.dtype).total / weight_parts(model, config.dtype).total
+            weights = math.ceil(weight_bytes * share)
+        return _size(model, changed, memory, weights, element_bytes)
+
+    return find_ways(config, lambda changed: size(changed).fits, max_model_len=size(config).max_model_len)
+
+
+def _size(
+    model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
+) -> MemoryPlan:
+    """The plan, whether it fits or not."""
+    length, block_size = resolve_max_model_len(model, config), config.cache.block_size
+    capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes)
-    block_bytes = block_size * kv_token_bytes(model, element_bytes)
-    left = capacity_bytes - weight_bytes - workspace
-    needed = math.ceil(length / block_size)  # blocks of one whole sequence
-    asked = config.cache.num_kv_tokens
-    if asked is not None:
-        wanted = math.ceil(asked / block_size)
-        if wanted < needed:
-            raise OptionError(
-                f"num_kv_tokens is {asked}, less than one sequence of max_model_len {length}: set num_kv_tokens to "
-                f"{needed * block_size} or more, or max_model_len to {asked} or less"
-            )
-        num_blocks = wanted
+    if config.cache.num_kv_tokens is not None:
+        num_blocks = math.ceil(config.cache.num_kv_tokens / block_size)
     else:
-        share = CPU_KV_SHARE if device == "cpu" else 1.0
-        num_blocks = max(needed, min(int(left * share) // block_bytes, needed * config.scheduler.max_num_seqs))
-    plan = MemoryPlan(device, capacity_bytes, weight_bytes, workspace, block_bytes, num_blocks, block_size, length)
-    if plan.free_bytes < 0:
-        raise HardwareError(_does_not_fit(plan, config))
-    return plan
+        share = CPU_KV_SHARE if memory.device == "cpu" else 1.0
+        left = int((capacity - weight_bytes - workspace) * share)
+        needed = math.ceil(length / block_size)  # blocks of one whole sequence
+        most = needed * config.scheduler.max_num_seqs
+        num_blocks = max(needed, min(left // (block_size * kv_token_bytes(model, element_bytes)), most))
+    return MemoryPlan(
+        model, memory.device, capacity, weight_bytes, workspace, element_bytes, num_blocks, block_size, length
+    )
 
 
-def _does_not_fit(plan: MemoryPlan, config: EngineConfig) -> str:
-    left = plan.capacity_bytes - plan.weight_bytes - plan.workspace_bytes
+def _shortage(plan: MemoryPlan, config: EngineConfig) -> str:
     what = f"{plan.num_kv_tokens} tokens of KV cache"
     if config.cache.num_kv_tokens is None:
         what = f"one sequence of max_model_len {plan.max_model_len}"
-    message = (
+    left = plan.capacity_bytes - plan.weight_bytes - plan.workspace_bytes
+    return (
         f"{plan.device} has not the memory for {what}: {format_bytes(plan.kv_bytes)} are needed; of "
         f"{format_bytes(plan.capacity_bytes)} that Strata may fill, weights take {format_bytes(plan.weight_bytes)} and "
         f"workspace {format_bytes(plan.workspace_bytes)}, which leaves {format_bytes(max(0, left))}"
     )
-    tokens = max(0, left) // plan.kv_block_bytes * plan.block_size
-    short = format_bytes(plan.kv_bytes - left)
-    more = f"give {plan.device} {short} more"
-    if plan.device == "cuda":
-        more = (
-            f"raise gpu_memory_utilization above {config.device.gpu_memory_utilization} or use a card with {short} more"
-        )
-    elif plan.device == "cpu":
-        more = f"give the process {short} more memory (the container's limit, or other processes' use)"
-    if not tokens:
-        return f"{message}. Set a smaller dtype, or {more}."
-    setting = "max_model_len" if config.cache.num_kv_tokens is None else "num_kv_tokens"
-    return f"{message}. Set {setting} to {tokens} or less, or {more}."
+
+
+def _what_fits(plan: MemoryPlan, ways: list[Way]) -> str:
+    listed = [" and ".join(map(str, way)) for way in ways]
+    if plan.holds_one_sequence:
+        where = "on the card" if plan.device == "cuda" else "of memory (the container's limit, or other processes' use)"
+        listed.append(f"{format_bytes(-plan.free_bytes, round_up=True)} more for Strata {where}")
+    return f"What fits: {', or '.join(listed)}"
 
 
 def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
     """Lines of a table that says where the bytes go."""
+    model = plan.model
     rows = [
         ("weights", plan.weight_bytes, ""),
         (
@@ -188,6 +237,12 @@ def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
             f"{plan.num_kv_tokens} tokens in blocks of {plan.block_size}; "
             f"{plan.num_kv_tokens / plan.max_model_len:.1f} sequences of {plan.max_model_len}",
         ),
+        (
+            "per token",
+            kv_token_bytes(model, plan.element_bytes),
+            f"2 x {model.num_layers} layers x {model.num_kv_heads} KV heads x {model.head_dim} x "
+            f"{plan.element_bytes} bytes" + ("; sliding windows count in full" if any(model.windows) else ""),
+        ),
         ("workspace", plan.workspace_bytes, "at most, in a step"),
         ("free", plan.free_bytes, ""),
         ("budget", plan.capacity_bytes, f"on {plan.device}"),
@@ -195,11 +250,13 @@ def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
     return tuple(f"{name:<10} {format_bytes(size):>11}  {note}".rstrip() for name, size, note in rows)
 
 
-def format_bytes(size: int) -> str:
-    """Binary units, one decimal: "1.5 GiB"."""
+def format_bytes(size: int, *, round_up: bool = False) -> str:
+    """Binary units, one decimal: "1.5 GiB". ``round_up``: no less than ``size``."""
     value, unit = float(size), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024 or unit == "GiB":
             break
         value /= 1024
+    if round_up:
+        value = math.ceil(10 * value) / 10
     return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -12,6 +12,7 @@ import torch
 from strata.config import DeviceConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
+from strata.plan.memory import DeviceMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,14 @@ def open_device(config: DeviceConfig) -> Device:
     return Device(torch.device("cuda", 0), f"cuda ({torch.cuda.get_device_name(0)})")
 
 
-def capacity_bytes(device: Device, config: DeviceConfig, *, loaded_bytes: int = 0) -> int:
-    """Bytes that Strata may fill on ``device``, ``loaded_bytes`` of which it has filled already.
-
-    A card: its share of the whole, or what others have left of it. A CPU: what host and control group leave.
-    """
+def device_memory(device: Device, *, loaded_bytes: int = 0) -> DeviceMemory:
+    """The memory of ``device``, ``loaded_bytes`` of which Strata has filled already. A CPU's is what host and control
+    group leave."""
     if device.type == "cpu":
-        return available_memory() + loaded_bytes
+        available = available_memory() + loaded_bytes
+        return DeviceMemory("cpu", available, available)
     free, total = torch.cuda.mem_get_info(device.torch_device)
-    return min(int(total * config.gpu_memory_utilization), free + loaded_bytes)
+    return DeviceMemory("cuda", total, free + loaded_bytes)
 
 
 @contextmanager

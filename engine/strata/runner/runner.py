@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.registry import Model
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
-from strata.runner.device import Device, capacity_bytes, open_device, out_of_memory, used_bytes
+from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
 from strata.runner.inputs import build_inputs
 from strata.runner.threads import ThreadTuners, choices
 from strata.scheduler.batch import Batch
@@ -67,9 +68,8 @@ class Runner:
         def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
             return plan_memory(
                 model_config,
-                config,
-                device=device.type,
-                capacity_bytes=capacity_bytes(device, config.device, loaded_bytes=loaded_bytes),
+                replace(config, dtype=store.dtype),  # type: ignore[arg-type]
+                memory=device_memory(device, loaded_bytes=loaded_bytes),
                 weight_bytes=weight_bytes,
                 element_bytes=compute_dtype.itemsize,
             )
