@@ -119,3 +119,27 @@ def mxfp4(codes: Codes, scales: Codes) -> dict[str, torch.Tensor]:
     pairs = codes.reshape(*codes.shape[:-1], codes.shape[-1] // 32, 16, 2)
     blocks = pairs[..., 0] + 16 * pairs[..., 1]
     return {"blocks": torch.from_numpy(blocks.astype(np.uint8)), "scales": torch.from_numpy(scales.astype(np.uint8))}
+
+
+def q4_k(weight: torch.Tensor) -> tuple[NDArray[np.uint8], torch.Tensor]:
+    """GGUF's Q4_K: superblocks of 8 groups of 32, whose 6-bit scales and minima are multiples of two float16 numbers.
+    Returns the blocks, uint8 [rows, cols/256 * 144], and the codes [rows, cols]."""
+    w = weight.double().numpy()
+    rows = len(w)
+    groups = w.reshape(rows, -1, 8, 32)
+    low = np.minimum(groups.min(-1), 0)
+    step = (groups.max(-1) - low) / 15
+    d = (step.max(-1, keepdims=True) / 63).astype(np.float16)
+    dmin = (-low.min(-1, keepdims=True) / 63).astype(np.float16)
+    scales = np.clip(np.rint(step / d), 1, 63).astype(np.uint8)
+    mins = np.clip(np.rint(-low / dmin), 0, 63).astype(np.uint8)
+    shifted = groups + (dmin.astype(np.float64) * mins)[..., None]
+    codes = np.clip(np.rint(shifted / (d.astype(np.float64) * scales)[..., None]), 0, 15).astype(np.uint8)
+    # Of the last four groups, the upper two bits lie above those of the first four, the lower four share bytes.
+    first = scales[..., :4] | (scales[..., 4:] >> 4) << 6
+    second = mins[..., :4] | (mins[..., 4:] >> 4) << 6
+    third = (scales[..., 4:] & 15) | (mins[..., 4:] & 15) << 4
+    pairs = codes.reshape(rows, -1, 4, 2, 32)
+    nibbles = (pairs[..., 0, :] | pairs[..., 1, :] << 4).reshape(rows, -1, 128)
+    blocks = np.concatenate([d.view(np.uint8), dmin.view(np.uint8), first, second, third, nibbles], axis=-1)
+    return blocks.reshape(rows, -1), torch.from_numpy(codes.reshape(w.shape))
