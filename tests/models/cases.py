@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strata import quant
 from strata.config import DynamicScaling, Llama3Scaling, ModelConfig, YarnScaling
 from strata.runner.runner import Runner
 from tests.models import tiny
@@ -145,6 +146,18 @@ def runner_of(
         device=device,
         max_model_len=CASES[name].max_model_len,
     )
+
+
+def packed_experts(name: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The case's tensors with the experts' matrices in a bit format, and with the numbers that these stand for."""
+    tensors = tiny.checkpoint(made(name)[0])
+    packed = {
+        key: quant.get(kind).pack(tensor)
+        for key, tensor in tensors.items()
+        if ".experts." in key and key.endswith(".weight")
+    }
+    numbers = {key: quant.get(kind).unpack(weight) for key, weight in packed.items()}
+    return tensors | packed, tensors | numbers
 
 
 Change = Callable[[ModelConfig], ModelConfig]

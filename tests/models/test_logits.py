@@ -8,7 +8,7 @@ import torch
 from strata import quant
 from strata.scheduler.batch import Batch
 from tests.models import tiny
-from tests.models.cases import CASES, CONFIG_FAULTS, TENSOR_FAULTS, TOKENS, made, runner_of
+from tests.models.cases import CASES, CONFIG_FAULTS, TENSOR_FAULTS, TOKENS, made, packed_experts, runner_of
 
 TOLERANCE = 1e-4  # relative norm over all logits, float32
 PREFILL = 150  # tokens before those that are decoded one by one
@@ -99,3 +99,16 @@ def test_bf16_activations_cost_no_more_than_in_the_reference(kind: str) -> None:
     reference_error = tiny.relative(tiny.reference_logits(model.bfloat16(), token_ids).float(), expected)
     print(f"{kind}: relative error {error:.2e}, of transformers in bf16 {reference_error:.2e}")
     assert error < 1.3 * reference_error
+
+
+@pytest.mark.parametrize("name", ["qwen3 moe", "gpt-oss"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "mxfp4"])
+def test_packed_experts_give_the_logits_of_their_numbers(name: str, kind: str) -> None:
+    _, token_ids, _ = made(name)
+    packed, numbers = packed_experts(name, kind)
+    found, expected = (
+        tiny.run_chunks(runner_of(name, tensors=tensors), token_ids, 50, list(range(13)))
+        for tensors in (packed, numbers)
+    )
+    assert tiny.relative(found, expected) < 1e-5
+    assert tiny.relative(expected, made(name)[2]) > 1e-3, "packing changed the numbers"

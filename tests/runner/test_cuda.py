@@ -20,7 +20,7 @@ from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
 from tests.kernels.batches import make_case
 from tests.models import tiny
-from tests.models.cases import CASES, made, runner_of
+from tests.models.cases import CASES, made, packed_experts, runner_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -40,6 +40,18 @@ def test_logits_of_every_architecture(name: str) -> None:
     _, token_ids, expected = made(name)
     found = tiny.run_chunks(runner_of(name, device="cuda"), token_ids, 50, list(range(13)))
     assert tiny.relative(found.cpu(), expected) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["qwen3 moe", "gpt-oss"])
+@pytest.mark.parametrize("kind", ["int8", "int4", "mxfp4"])
+def test_packed_experts(name: str, kind: str) -> None:
+    packed, _ = packed_experts(name, kind)
+    token_ids = made(name)[1]
+    found, expected = (
+        tiny.run_chunks(runner_of(name, tensors=packed, device=device), token_ids, 50, list(range(13))).cpu()
+        for device in ("cuda", "cpu")
+    )
+    assert tiny.relative(found, expected) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
