@@ -17,13 +17,17 @@ from starlette.routing import Match, Route
 
 import strata
 from strata.errors import RequestError, StoppingError, StrataError
-from strata.server.envelope import ChatEnvelope, Envelope, PlainEnvelope, TextEnvelope
+from strata.server.body import Body
+from strata.server.envelope import ChatEnvelope, ChoicesEnvelope, PlainEnvelope, TextEnvelope
 from strata.server.failures import RETRY_LOADING_SECONDS, error_body, error_response
+from strata.server.job import Job
 from strata.server.keys import ApiKeys, RequireKey
 from strata.server.metrics import CONTENT_TYPE
 from strata.server.middleware import AccessLog
 from strata.server.origins import AllowOrigins
 from strata.server.parse import parse
+from strata.server.response_api.envelope import ResponseEnvelope
+from strata.server.response_api.request import ResponseRequest
 from strata.server.responses import StreamedAnswer, WholeAnswer
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
 from strata.server.service import Service
@@ -33,7 +37,8 @@ from strata.server.service import Service
 MAX_BODY_BYTES = 8 << 20
 LONG_BODY_BYTES = 64 << 10  # what is longer is checked in a thread
 
-_Generation = TypeVar("_Generation", ChatRequest, CompletionRequest, GenerateRequest)
+_Choices = TypeVar("_Choices", ChatRequest, CompletionRequest, GenerateRequest)
+_Body = TypeVar("_Body", ChatRequest, CompletionRequest, GenerateRequest, ResponseRequest)
 
 
 @dataclass(frozen=True)
@@ -81,16 +86,19 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    async def answer(request: Request, schema: type[_Generation], envelope: type[Envelope]) -> Response:
+    async def admit(request: Request, schema: type[_Body]) -> tuple[_Body, Job]:
         arrived = time.perf_counter()
         try:
             raw = await _read(request)
             is_long = len(raw) > LONG_BODY_BYTES
             body = await asyncio.to_thread(parse, schema, raw) if is_long else parse(schema, raw)
-            job = await service.admit(body, arrived)
+            return body, await service.admit(body, arrived)
         except StrataError as error:
             service.count_refusal(error)
             raise
+
+    async def answer(request: Request, schema: type[_Choices], envelope: type[ChoicesEnvelope]) -> Response:
+        body, job = await admit(request, schema)
         if isinstance(body, GenerateRequest):
             return WholeAnswer(service, job, envelope(job))
         kind = StreamedAnswer if body.stream else WholeAnswer
@@ -100,6 +108,12 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     async def chat_completions(request: Request) -> Response:
         """Continue a conversation; OpenAI's chat completions."""
         return await answer(request, ChatRequest, ChatEnvelope)
+
+    @app.post("/v1/responses", openapi_extra=_describe_body(ResponseRequest))
+    async def responses(request: Request) -> Response:
+        """Continue a conversation of items; OpenAI's responses, of which nothing is kept."""
+        body, job = await admit(request, ResponseRequest)
+        return (StreamedAnswer if body.stream else WholeAnswer)(service, job, ResponseEnvelope(job, body))
 
     @app.post("/v1/completions", openapi_extra=_describe_body(CompletionRequest))
     async def completions(request: Request) -> Response:
@@ -222,6 +236,6 @@ async def _read(request: Request) -> bytes:
     return bytes(body)
 
 
-def _describe_body(schema: type[ChatRequest | CompletionRequest | GenerateRequest]) -> dict[str, Any]:
+def _describe_body(schema: type[Body]) -> dict[str, Any]:
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}

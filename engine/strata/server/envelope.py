@@ -6,7 +6,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from strata.server.job import Answer, Choice, Job, MadeCall, Piece
 from strata.server.logprobs import ScoredToken, chat_logprobs, text_logprobs
@@ -18,8 +18,31 @@ _quote = json.JSONEncoder(ensure_ascii=False).encode  # of a string: one C call
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Envelope(ABC):
-    """Chunks, or the whole answer, of one job. Every piece is given to ``chunk``, or to ``add``.
+class Envelope(Protocol):
+    """What an answer is sent in: ``opening``, a ``chunk`` for every piece and ``closing``; or ``whole`` after each
+    piece was given to ``add``."""
+
+    def add(self, piece: Piece) -> None:
+        """Take in a piece of the whole answer."""
+
+    def whole(self) -> bytes:
+        """The body of an answer that is not streamed."""
+
+    def opening(self) -> bytes:
+        """What comes before the first text."""
+
+    def chunk(self, piece: Piece) -> bytes:
+        """What a new piece adds."""
+
+    def closing(self) -> bytes:
+        """What comes behind the last piece."""
+
+    def failure(self, body: dict[str, Any]) -> bytes:
+        """What tells a client in mid-stream that its answer failed; ``body`` is OpenAI's error object."""
+
+
+class ChoicesEnvelope(ABC):
+    """Chunks, or the whole answer, of one job, choice by choice. Every piece is given to ``chunk``, or to ``add``.
 
     include_usage: the stream ends with a chunk of token counts. Subclasses say how a choice is written.
     """
@@ -77,6 +100,10 @@ class Envelope(ABC):
             return DONE
         return f'{self._chunk_head}"choices":[],"usage":{_encode(self._answer.usage())}}}\n\n'.encode() + DONE
 
+    def failure(self, body: dict[str, Any]) -> bytes:
+        """The chunk that tells a client in mid-stream that its answer failed."""
+        return f"data: {_encode(body)}\n\n".encode()
+
     def _chunk(
         self,
         index: int,
@@ -120,7 +147,7 @@ class Envelope(ABC):
         """Of some tokens of a choice."""
 
 
-class ChatEnvelope(Envelope):
+class ChatEnvelope(ChoicesEnvelope):
     """``/v1/chat/completions``."""
 
     object_name = "chat.completion"
@@ -185,7 +212,7 @@ def _say(delta: Delta, calls: Sequence[MadeCall], index: int) -> dict[str, Any]:
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
-class TextEnvelope(Envelope):
+class TextEnvelope(ChoicesEnvelope):
     """``/v1/completions``."""
 
     object_name = chunk_name = "text_completion"
@@ -212,8 +239,3 @@ class PlainEnvelope(TextEnvelope):
         (choice,) = self._answer.choices
         head = {key: self._head[key] for key in ("id", "model")}
         return _encode({**head, "text": choice.text, "finish_reason": choice.finish_reason, **self._counts()}).encode()
-
-
-def failure(body: dict[str, Any]) -> bytes:
-    """The chunk that tells a client in mid-stream that its answer failed."""
-    return f"data: {_encode(body)}\n\n".encode()

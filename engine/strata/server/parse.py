@@ -39,13 +39,13 @@ def parse(schema: type[Request], body: bytes) -> Request:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise _translate(schema, error) from None
+        raise refusal(schema, error) from None
 
 
-def _translate(schema: type[Body], error: ValidationError) -> RequestError:
-    """The first of pydantic's complaints, with what was given and what is allowed."""
+def refusal(schema: type[Body], error: ValidationError, *, at: str = "") -> RequestError:
+    """The first of pydantic's complaints, with what was given and what is allowed. ``at``: where the object stands."""
     first = error.errors(include_url=False)[0]
-    path = ""
+    path = at
     for step in first["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     if first["type"] == "missing":

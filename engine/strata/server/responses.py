@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from strata.errors import StrataError
-from strata.server.envelope import Envelope, failure
+from strata.server.envelope import Envelope
 from strata.server.failures import describe
 from strata.server.job import Job, Piece
 from strata.server.service import Service
@@ -84,7 +84,7 @@ class StreamedAnswer(Answer):
                     await _body(send, envelope.closing(), more=False)
                 except StrataError as error:
                     logger.error("%s ends in mid-stream: %s", self._job.job_id, error)
-                    await _body(send, failure(describe(error)[1]), more=False)
+                    await _body(send, envelope.failure(describe(error)[1]), more=False)
             finally:
                 await _cancel(first)
 

@@ -27,6 +27,7 @@ from strata.server.choice import generate_choice, merge
 from strata.server.job import Job, Piece
 from strata.server.metrics import Metrics
 from strata.server.model import ServedModel, each_seeded, risks
+from strata.server.response_api.request import ResponseRequest
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 # Encoding a longer text takes milliseconds, during which no other answer could be streamed: a thread does it.
 _LONG_TEXT = 8_000  # characters
 
+AnyRequest = ChatRequest | CompletionRequest | GenerateRequest | ResponseRequest
 _Result = TypeVar("_Result")
 
 
@@ -140,8 +142,14 @@ class Service:
             raise UnknownModelError(message, param="model", code="model_not_found")
         return name
 
-    async def admit(self, body: ChatRequest | CompletionRequest | GenerateRequest, arrived: float) -> Job:
+    async def admit(self, body: AnyRequest, arrived: float) -> Job:
         """Tokenise and check against the model. Raises RequestError, NotReadyError, StoppingError, EngineError."""
+        if isinstance(body, ResponseRequest):
+            with body.own_words():
+                return await self._admit(body.to_chat(), arrived, "resp")
+        return await self._admit(body, arrived, "chatcmpl" if isinstance(body, ChatRequest) else "cmpl")
+
+    async def _admit(self, body: ChatRequest | CompletionRequest | GenerateRequest, arrived: float, prefix: str) -> Job:
         if self._stopping:
             raise StoppingError("the server is about to end and takes no more requests; try again, or elsewhere")
         name = self.check_name(body.model)
@@ -152,12 +160,12 @@ class Service:
             length = sum(len(message.text) for message in chat.messages)
             prompt, opening = await _maybe_in_thread(lambda: model.open_chat(chat), length)
             prompts = [prompt]
-            param, prefix = "messages", "chatcmpl"
+            param = "messages"
         else:
             given = body.prompts
             length = sum(map(len, given))
             prompts = await _maybe_in_thread(lambda: [model.encode_prompt(prompt) for prompt in given], length)
-            param, prefix = "prompt", "cmpl"
+            param = "prompt"
         job_id = f"{prefix}-{uuid.uuid4().hex}"
         params = [model.sampling(body, len(prompt), param=param) for prompt in prompts]
         if opening is not None and opening.grammar is not None:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,9 @@ from strata.request import Grammar
 from strata.server.body import Body
 from strata.server.structured import bounded
 
-_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
+ToolName = Annotated[
+    str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$", description="1 to 64 letters, digits, '_', '.' or '-'")
+]
 
 
 class Function(Body):
@@ -27,7 +29,7 @@ class Function(Body):
 
     place = "a tool's 'function'"
 
-    name: str = Field(pattern=_NAME, description="1 to 64 letters, digits, '_', '.' or '-'")
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema
     strict: bool | None = None

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, without memory: every request brings its whole conversation."""
