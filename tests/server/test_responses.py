@@ -205,8 +205,8 @@ def test_items_become_messages(items: list[Any], roles: list[str]) -> None:
         pytest.param({"input": [{"role": "user"}]}, "input[0].content", "missing", id="no content"),
         pytest.param(
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            "image_url",
-            "'content'",
+            "input",
+            "'input_image'",
             id="a picture",
         ),
         pytest.param({"tools": [{"type": "web_search"}]}, "tools[0].type", "'function'", id="OpenAI's own tools"),
