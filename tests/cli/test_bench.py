@@ -1,16 +1,26 @@
-"""`strata bench` on a tiny model."""
+"""`strata bench` on a tiny model, and on a server over the fake engine."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from strata.cli.main import main
+from strata.engine.fake import FakeEngine
+from strata.errors import OverloadedError
+from strata.request import GenerationRequest
+from tests.cli.conftest import COMMAND
 from tests.engine.tiny_llama import write_checkpoint
+from tests.server.conftest import Live
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -38,3 +48,96 @@ def test_a_text_that_cannot_be_read_is_named(strata: Strata, tmp_path: Path) -> 
     result = strata("bench", "perplexity", "builtin://smollm2-135m", "--text", str(tmp_path / "nowhere"))
     assert result.returncode == 2
     assert "nowhere" in result.stderr.splitlines()[-1]
+
+
+# --- strata bench serve
+
+LOAD = ["--mix", "1:20:30", "--requests", "4", "--warmup", "1"]
+
+
+def test_a_server_is_measured_and_the_report_written(strata: Strata, live: Callable[..., Live], tmp_path: Path) -> None:
+    url = live(max_model_len=1024).url
+    result = strata("bench", "serve", "--url", url, *LOAD, "--concurrency", "1,2", "--output", str(tmp_path / "report"))
+    assert result.returncode == 0, result.stderr
+    assert "| 2 streams | 4 of 4 | 0 |" in result.stdout
+    assert "2 streams: 100 % of 120 tokens" in result.stderr
+    assert (tmp_path / "report" / "report.md").read_text() == result.stdout
+    assert (tmp_path / "report" / "report.png").is_file()
+
+
+def test_figures_as_json(live: Callable[..., Live], capsys: pytest.CaptureFixture[str]) -> None:
+    url = live(max_model_len=1024).url
+    assert main(["bench", "serve", "--url", f"{url}/v1", *LOAD, "--request-rate", "100", "--json"]) == 0
+    (level,) = json.loads(capsys.readouterr().out)["levels"]
+    assert (level["load"], level["num_answered"], level["output_tokens"]) == ("100 requests/s", 4, 120)
+
+
+def test_without_matplotlib_the_picture_is_left_out_and_said(
+    live: Callable[..., Live], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    url = live(max_model_len=1024).url
+    assert main(["bench", "serve", "--url", url, *LOAD, "--concurrency", "1", "--output", str(tmp_path)]) == 0
+    assert "pip install 'strata-engine[plot]'" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "report.md"]
+
+
+class Refusing(FakeEngine):
+    """Lets two probes and the warm-up in, and nothing else."""
+
+    def _admit(self, request: GenerationRequest) -> None:
+        if len(self.requests) == 3:
+            raise OverloadedError("no room")
+        super()._admit(request)
+
+
+class Stopping(FakeEngine):
+    """Gives the third request after two probes and the warm-up no tokens."""
+
+    def _admit(self, request: GenerationRequest) -> None:
+        super()._admit(request)
+        if len(self.requests) == 6:
+            self.pause()
+
+
+def test_no_answer_at_all_is_a_failure(live: Callable[..., Live], capsys: pytest.CaptureFixture[str]) -> None:
+    url = live(kind=Refusing, max_model_len=1024).url
+    assert main(["bench", "serve", "--url", url, *LOAD, "--concurrency", "2"]) == 1
+    assert "| 2 streams | 4 | HTTP 429: no room |" in capsys.readouterr().out
+
+
+def test_ctrl_c_writes_what_there_is(live: Callable[..., Live], tmp_path: Path) -> None:
+    server = live(kind=Stopping, max_model_len=1024)
+    options = ["--url", server.url, *LOAD, "--concurrency", "1,2", "--output", str(tmp_path)]
+    with subprocess.Popen(
+        [*COMMAND, "bench", "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        server.wait_until(lambda engine: len(engine.requests) == 6)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "| 1 stream | 2 of 4 | 0 |" in out
+    assert "2 streams" not in out
+    assert "interrupted" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--url", "localhost"], "give one like http://127.0.0.1:8000"),
+        (["--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9"),
+        (["--mix", "1:2"], "weight:prompt:output"),
+        (["--concurrency", "4,x"], "a whole number from 1 to 4096"),
+        (["--request-rate", "0"], "a number above 0"),
+        (["--concurrency", "1", "--request-rate", "1"], "not allowed with"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "serve", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_missing_packages_name_their_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiohttp" else object())
+    assert main(["bench", "serve"]) == 2
+    assert "pip install 'strata-engine[bench]'" in capsys.readouterr().err

@@ -7,12 +7,12 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from strata.errors import OptionError
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")  # as browsers send it
-INSTALL_HINT = "pip install 'strata-engine[serve]'"
+T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,8 +87,18 @@ def origins(text: str) -> tuple[str, ...]:
     return found
 
 
-def require(*modules: str) -> None:
-    """Raises OptionError with what to install when one of them is not there. Imports none of them."""
+def listed(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Values with commas between them, each read by ``convert``."""
+
+    def convert_all(text: str) -> tuple[T, ...]:
+        return tuple(convert(part.strip()) for part in text.split(","))
+
+    return convert_all
+
+
+def require(*modules: str, extra: str = "serve") -> None:
+    """Raises OptionError with what to install (``extra`` of the wheel) when one is not there. Imports none of them."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {INSTALL_HINT}")
+        hint = f"pip install 'strata-engine[{extra}]'"
+        raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {hint}")

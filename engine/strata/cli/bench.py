@@ -1,4 +1,4 @@
-"""`strata bench`: measurements of a model on this machine."""
+"""`strata bench`: measurements of a model on this machine, and of a server (``cli.bench_serve``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from strata.cli import bench_serve
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_device, add_dtype, add_source, source
 from strata.cli.progress import Progress
@@ -29,9 +30,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command, its measurements and their options."""
     parser = commands.add_parser(
         "bench",
-        help="measure a model: decode speed, perplexity",
-        description="Measure a model on this machine.",
-        epilog="examples:\n" + "".join(EXAMPLES.values()),
+        help="measure a model or a server: decode speed, perplexity, load",
+        description="Measure a model on this machine, or a server.",
+        epilog="examples:\n" + "".join(EXAMPLES.values()) + bench_serve.EXAMPLE,
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="measurements")
     decode = _add_kind(kinds, "decode", "tokens a second, beside what the memory's bandwidth allows")
@@ -59,6 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="TOKENS",
         help="tokens that a prediction may look back at; half of them are new each time (default: 512)",
     )
+    bench_serve.add_parser(kinds)
 
 
 def _add_kind(

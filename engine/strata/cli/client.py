@@ -15,6 +15,29 @@ from strata.errors import EngineError, OptionError
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+def check_url(url: str) -> urllib.parse.SplitResult:
+    """The parts of a server's address. Raises OptionError for one that cannot be one."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("it needs http:// or https:// and the name of a host")
+        parts.port  # noqa: B018  raises for one that is no number, or too large
+        url.encode("ascii")
+        if any(character <= " " or character == "\x7f" for character in url):
+            raise ValueError("it holds a space or a control character")
+    except ValueError as error:
+        message = f"--url {url!r} is no address of a server: {error}; give one like http://127.0.0.1:8000"
+        raise OptionError(message) from error
+    return parts
+
+
+def check_api_key(api_key: str) -> str:
+    """The key. Raises OptionError for one that no header may hold."""
+    if not api_key.isascii() or not api_key.isprintable():
+        raise OptionError("the API key holds characters that no header may hold; give it as the server has it")
+    return api_key
+
+
 class Client:
     """``url``: where the server is, with or without ``/v1``. ``model``: None takes the server's first. ``api_key``: for
     a server that asks for one.
@@ -27,20 +50,8 @@ class Client:
         self._model = model
         self._headers = {"Content-Type": "application/json"}
         if api_key:
-            if not api_key.isascii() or not api_key.isprintable():
-                raise OptionError("the API key holds characters that no header may hold; give it as the server has it")
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        try:
-            parts = urllib.parse.urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("it needs http:// or https:// and the name of a host")
-            parts.port  # noqa: B018  raises for one that is no number, or too large
-            url.encode("ascii")
-            if any(character <= " " or character == "\x7f" for character in url):
-                raise ValueError("it holds a space or a control character")
-        except ValueError as error:
-            message = f"--url {url!r} is no address of a server: {error}; give one like http://127.0.0.1:8000"
-            raise OptionError(message) from error
+            self._headers["Authorization"] = f"Bearer {check_api_key(api_key)}"
+        parts = check_url(url)
         # A proxy for the outside world cannot know what listens on this machine.
         local = parts.hostname in _LOOPBACK
         self._opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
