@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 from strata.cli.arguments import listed, positive, require, whole
-from strata.cli.client import check_url
+from strata.cli.options import API_KEY
 from strata.cli.progress import Progress
 from strata.engine import logs
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-KEY_VARIABLE = "STRATA_API_KEY"
 MIX = "30:80:200,50:200:600,20:800:1200"
 
 EXAMPLE = "  strata bench serve --concurrency 8,16,32,64 --output report\n"
@@ -39,7 +38,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     server = parser.add_argument_group("server")
     server.add_argument("--url", default=DEFAULT_URL, help=f"where it is, with or without /v1 (default: {DEFAULT_URL})")
     server.add_argument("--model", metavar="NAME", help="name of the model (default: the server's first)")
-    server.add_argument("--api-key", metavar="KEY", help=f"its API key (default: ${KEY_VARIABLE}, if set)")
+    server.add_argument("--api-key", metavar="KEY", help=f"its API key (default: ${API_KEY}, if set)")
     server.add_argument(
         "--endpoint",
         choices=("completions", "chat"),
@@ -99,6 +98,8 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure with a progress bar, print and write the report; 1 if no request at all was answered."""
+    from strata.cli.client import check_api_key, check_url
+
     check_url(arguments.url)
     require("aiohttp", "prometheus_client", "tqdm", extra="bench")
     import asyncio
@@ -107,10 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.bench.serve.mix import parse_mix
     from strata.bench.serve.report import has_matplotlib, save
 
+    api_key = arguments.api_key or os.environ.get(API_KEY)
     options = sweep.ServeOptions(
         url=arguments.url,
         model=arguments.model,
-        api_key=arguments.api_key or os.environ.get(KEY_VARIABLE),
+        api_key=check_api_key(api_key) if api_key else None,
         endpoint=arguments.endpoint,
         mix=parse_mix(arguments.mix),
         concurrency=arguments.concurrency,

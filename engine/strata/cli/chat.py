@@ -7,13 +7,13 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from strata.cli.options import API_KEY
 from strata.errors import OptionError, StrataError
 
 if TYPE_CHECKING:
     from strata.cli.client import Client
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-API_KEY = "STRATA_API_KEY"  # a variable, not an option: other users of the machine see options
 
 EPILOG = """examples:
   strata chat                                       talk; /reset starts afresh, /exit ends, Ctrl-C stops an answer

@@ -9,6 +9,8 @@ from strata.config import EngineConfig
 from strata.config.engine import DEVICES, DTYPES
 from strata.errors import OptionError
 
+# The key for a server that asks for one: in a variable, since other users of the machine see options.
+API_KEY = "STRATA_API_KEY"
 DEFAULTS = EngineConfig(model="")
 SOURCES = "a store, a checkpoint directory, a .gguf file, or builtin://NAME"
 

@@ -114,4 +114,5 @@ def _advice(
     if ways:
         return f"What fits: {' or '.join(ways)}"
     where = "a card with more memory" if on_card else "more memory"
-    return f"The weights alone take {format_bytes(int(weights))}: a smaller dtype or {where} is needed"
+    workspace = format_bytes(workspace_bytes(model, config, element_bytes))
+    return f"Weights take {format_bytes(int(weights))} and workspace {workspace}: a smaller dtype or {where} is needed"
