@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
+import json
+import platform
 import re
 import subprocess
 import sys
@@ -15,6 +18,8 @@ import pytest
 import strata as package
 from strata.cli import main as main_module
 from strata.cli.main import TERMINATION_LOG_BYTES, build_parser, main
+from strata.cli.serve import engine_config
+from strata.cli.version import revision
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -39,7 +44,7 @@ def commands(parser: argparse.ArgumentParser | None = None, prefix: str = "") ->
         pytest.param("from strata.cli.main import main; main(['--help'])", id="the help"),
         pytest.param("from strata.cli.main import main; main(['serve', '--help'])", id="a command's help"),
         pytest.param("from strata.cli.main import main; main(['serve', 'x', '--port', '70000'])", id="a bad flag"),
-        pytest.param("from strata.cli.main import main; main(['version'])", id="the version"),
+        pytest.param("from strata.cli.main import main; main(['version', '--json'])", id="the version"),
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_needed(statement: str) -> None:
@@ -71,9 +76,8 @@ def test_every_option_is_explained_with_its_default() -> None:
 
 def test_every_command_has_an_example() -> None:
     for name, parser in commands().items():
-        if name != "version":
-            assert parser.epilog is not None
-            assert f"strata {name}" in parser.epilog
+        assert parser.epilog is not None
+        assert f"strata {name}" in parser.epilog
 
 
 def test_the_page_explains_every_command_and_option() -> None:
@@ -89,6 +93,66 @@ def test_the_page_explains_every_command_and_option() -> None:
 
 def test_version_is_printed(strata: Strata) -> None:
     assert strata("version").stdout == f"strata {package.__version__}\n"
+
+
+def test_version_as_json_names_what_is_installed(strata: Strata) -> None:
+    facts = json.loads(strata("version", "--json").stdout)
+    assert facts["version"] == package.__version__
+    assert facts["python"] == platform.python_version()
+    assert facts["torch"] == importlib.metadata.version("torch")
+
+
+def test_the_revision_is_that_of_the_tree_which_holds_the_package(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    ours, other = tmp_path / "strata", tmp_path / "site-packages"
+    for directory in (ours, other):
+        directory.mkdir()
+        (directory / "__init__.py").touch()
+    subprocess.run([*git, "add", "strata"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "first"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert revision(ours) == head
+    assert revision(other) != head, "git does not know the files there: they came from elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("flag", "nothing", "something"),
+    [
+        ("--tensor-parallel-size", "1", "2"),
+        ("--pipeline-parallel-size", "1", "4"),
+        ("--pipeline-depth", "1", "8"),
+        ("--cpu-routing-threads", "0", "16"),
+        ("--prefetch-probability", "0.0", "0.85"),
+        ("--gda-enabled", "false", "true"),
+    ],
+)
+def test_published_flags_are_taken_where_they_ask_for_nothing(
+    flag: str, nothing: str, something: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = build_parser().parse_args
+    assert engine_config(parse(["serve", "m", flag, nothing])) == engine_config(parse(["serve", "m"]))
+    for arguments in ([flag, something], [flag, "x"]):
+        assert main(["serve", "m", *arguments]) == 2
+    refused, misspelt = capsys.readouterr().err.splitlines()
+    assert f"{flag}: '{something}' does not act in this version: " in refused
+    assert "or leave it out" in refused
+    assert f"{flag}: 'x' is not allowed" in misspelt
+
+
+def test_a_published_switch_without_a_value_asks_for_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "m", "--gda-enabled"]) == 2
+    assert "does not act in this version" in capsys.readouterr().err
+
+
+def test_the_command_line_of_the_published_articles_is_known() -> None:
+    """Every flag keeps its name."""
+    options = {option for action in commands()["serve"]._actions for option in action.option_strings}
+    assert options >= {
+        *("--model", "--host", "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--max-num-seqs"),
+        *("--max-model-len", "--gpu-memory-utilization", "--gda-enabled", "--pipeline-depth", "--cpu-routing-threads"),
+        *("--prefetch-probability", "--enable-chunked-prefill", "--block-size", "--dtype"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -139,6 +141,12 @@ def test_packages() -> None:
 def test_a_torch_for_cpus_beside_a_card() -> None:
     finding = installed("2.10.0+cpu")["torch"]
     assert finding.level is Level.WARN
+
+
+def test_what_is_needed_is_what_the_wheel_s_extra_brings() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["serve"]
+    assert set(NEEDED) == {re.split(r"[<>=~!;\[ ]", requirement)[0].lower() for requirement in extra}
 
 
 def test_this_environment_has_what_is_needed() -> None:

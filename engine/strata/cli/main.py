@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import strata
-from strata.cli import bench, chat, convert, doctor, plan, serve
+from strata.cli import bench, chat, convert, doctor, plan, serve, version
 from strata.cli.arguments import Parser
 from strata.errors import OptionError, StrataError, UsageError
 
 TERMINATION_LOG_BYTES = 4096  # what Kubernetes keeps of it
 
-EPILOG = """examples:
+EPILOG = """first steps:
+  strata doctor                               what this machine can do, and what is missing
+  strata plan CONFIG --gpu rtx4090            whether a model fits a card, and how fast it can be
   strata serve builtin://smollm2-135m         a small model that comes along, at http://127.0.0.1:8000
   strata chat "Why is the sky blue?"          ask the server
-  strata COMMAND --help                       what a command takes, with examples
+  strata bench serve                          load it, and see tok/s and latencies
+
+MODEL is everywhere a store (made by 'strata convert'), a Hugging Face directory, a .gguf file, or builtin://NAME.
+'strata COMMAND --help' says what a command takes, with examples; docs/cli.md explains all of it.
 """
 
 
@@ -33,10 +38,8 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for module in (serve, chat, convert, plan, doctor, bench):
+    for module in (serve, chat, convert, plan, doctor, bench, version):
         module.add_parser(commands)
-    version = commands.add_parser("version", help="print the version", description="Print the version.")
-    version.set_defaults(run=_print_version)
     return parser
 
 
@@ -59,11 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _note(f"{type(error).__name__}: {error}")
         raise
     return code
-
-
-def _print_version(_: object) -> int:
-    print(f"strata {strata.__version__}")
-    return 0
 
 
 def _fail(message: str, code: int) -> int:

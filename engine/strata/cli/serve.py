@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from strata.cli.arguments import milliseconds, origins, require, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_source, source
+from strata.cli.published import add_published
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES
 from strata.engine import logs
@@ -129,6 +130,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default="info",
         help="how much is logged; prompts never are (default: info)",
     )
+    add_published(parser)
 
 
 def _add_batch_options(parser: argparse.ArgumentParser) -> None:

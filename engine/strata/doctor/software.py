@@ -8,7 +8,24 @@ from importlib.metadata import PackageNotFoundError, version
 
 from strata.doctor.finding import Finding, fail, ok, warn
 
-NEEDED = ("torch", "numpy", "safetensors", "gguf", "tokenizers", "jinja2", "fastapi", "uvicorn", "prometheus-client")
+# The wheel's extra "serve".
+NEEDED = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "gguf",
+    "tokenizers",
+    "jinja2",
+    "llguidance",
+    "xxhash",
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "prometheus-client",
+    "tqdm",
+    "nvidia-ml-py",
+)
 
 
 def check_software(*, has_gpu: bool, version_of: Callable[[str], str] = version) -> Iterator[Finding]:
