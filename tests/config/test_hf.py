@@ -185,6 +185,17 @@ def test_what_no_model_here_does_is_refused(architecture: str, changes: dict[str
         read(architecture, **changes)
 
 
+def test_an_unknown_architecture_is_answered_with_those_that_are_known() -> None:
+    """Whatever else its config lacks."""
+    with pytest.raises(UnsupportedModelError) as caught:
+        read_hf_config({"architectures": ["GPT2LMHeadModel"], "n_layer": 12}, origin="here/config.json")
+    assert str(caught.value) == (
+        "here/config.json: architecture 'GPT2LMHeadModel' is not supported; supported: GptOssForCausalLM, "
+        "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, "
+        "Qwen3ForCausalLM, Qwen3MoeForCausalLM"
+    )
+
+
 @pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [3]])
 def test_an_architecture_is_needed(architectures: Any) -> None:
     with pytest.raises(CheckpointError, match=r"'architectures' is .*; a list with the class name is needed"):

@@ -22,15 +22,18 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
     """Read a Hugging Face ``config.json``; ``origin`` names the file in errors.
 
     What a key that is missing means depends on the architecture, as in Hugging Face's configuration classes; only the
-    sizes must be there. An architecture that is not known is read as a Llama; ``strata.plan.shape`` refuses it. Raises
-    CheckpointError naming the key that is missing or of the wrong type, UnsupportedModelError for an activation or a
-    RoPE that no model here has.
+    sizes must be there. Raises CheckpointError naming the key that is missing or of the wrong type,
+    UnsupportedModelError for an architecture, an activation or a RoPE that no model here has.
     """
     keys = Keys(table, origin)
     architectures = table.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise CheckpointError(f"{origin}: 'architectures' is {architectures!r}; a list with the class name is needed")
-    family = _FAMILIES.get(architectures[0], _Family())
+    family = _FAMILIES.get(architectures[0])
+    if family is None:
+        raise UnsupportedModelError(
+            f"{origin}: architecture {architectures[0]!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
+        )
     _check_activation(keys)
     num_layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
     num_heads = keys.whole("num_attention_heads")
@@ -283,4 +286,4 @@ _FAMILIES = {
     ),
 }
 
-ARCHITECTURES = tuple(_FAMILIES)
+ARCHITECTURES = tuple(sorted(_FAMILIES))

@@ -18,8 +18,7 @@ from strata.models.mistral import Mistral, Mixtral
 from strata.models.qwen2 import Qwen2, Qwen2Moe
 from strata.models.qwen3 import Qwen3, Qwen3Moe
 from strata.models.weights import Weight, Weights
-from strata.plan.shape import check as check_tensors
-from strata.plan.shape import check_architecture
+from strata.plan.shape import check
 
 
 class Model(Protocol):
@@ -48,24 +47,15 @@ ARCHITECTURES: dict[str, type[Decoder]] = {
 }
 
 
-def check(config: ModelConfig) -> None:
-    """Raise UnsupportedModelError, before a byte is loaded, for an architecture that no class here runs; its message
-    lists those that are."""
-    check_architecture(config.architecture, ARCHITECTURES)
-
-
 def build(
     config: ModelConfig, tensors: dict[str, Weight], kernels: Kernels, dtype: torch.dtype, max_positions: int
 ) -> Model:
     """The model, from all of its tensors on their device (the dict is emptied of them).
 
-    Activations are in ``dtype``; no sequence is longer than ``max_positions``. Raises as ``check`` does, and
-    CheckpointError naming every tensor that is missing, unknown or of the wrong shape.
+    Activations are in ``dtype``; no sequence is longer than ``max_positions``. Raises CheckpointError naming every
+    tensor that is missing, unknown or of the wrong shape.
     """
-    check(config)
-    specs = check_tensors(
-        config, {name: tuple(weight.shape) for name, weight in tensors.items()}, origin="the checkpoint"
-    )
+    specs = check(config, {name: tuple(weight.shape) for name, weight in tensors.items()}, origin="the checkpoint")
     model = ARCHITECTURES[config.architecture](config, Weights(tensors, kernels, dtype), max_positions)
     unused = [spec.name for spec in specs if spec.name in tensors]
     assert not unused, f"{config.architecture} left tensors unused that it needs: {unused}"

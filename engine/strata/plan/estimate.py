@@ -38,8 +38,7 @@ def estimate(model: ModelConfig, config: EngineConfig, machine: Machine, *, hit_
     """Plan ``model`` in ``config.dtype`` for ``config.scheduler.max_num_seqs`` sequences of ``max_model_len`` tokens.
 
     ``hit_share``: share of a token's experts that are found in VRAM; None takes the share of experts that are there.
-    Raises OptionError for a ``max_model_len`` beyond the checkpoint's positions, UnsupportedModelError for an
-    architecture that Strata does not run.
+    Raises OptionError for a ``max_model_len`` beyond the checkpoint's positions.
     """
     parts = weight_parts(model, config.dtype)
     placed = fit(model, parts, config, machine, element_bytes=KV_BYTES)

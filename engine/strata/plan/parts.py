@@ -57,7 +57,7 @@ class WeightParts:
 
 
 def weight_parts(model: ModelConfig, dtype: str) -> WeightParts:
-    """The parts in a store of ``dtype``. Raises UnsupportedModelError for an architecture that Strata does not run."""
+    """The parts in a store of ``dtype``."""
     return sum_parts(model, lambda spec: stored_bytes(spec, dtype))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from strata import quant
-from strata.config import ARCHITECTURES, ModelConfig
-from strata.errors import CheckpointError, UnsupportedModelError
+from strata.config import ModelConfig
+from strata.errors import CheckpointError
 
 
 class Role(StrEnum):
@@ -35,25 +35,13 @@ class TensorSpec:
 
 
 def needed(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """The tensors of the model in the order in which a forward pass reads them.
-
-    Raises UnsupportedModelError with the supported list for an unknown architecture.
-    """
-    check_architecture(config.architecture, ARCHITECTURES)
+    """The tensors of the model in the order in which a forward pass reads them."""
     return tuple(_specs(config))
 
 
 def expert_name(layer: int, expert: int) -> str:
     """What the names of a routed expert's tensors begin with, before ``.gate_proj.weight``."""
     return f"model.layers.{layer}.mlp.experts.{expert}"
-
-
-def check_architecture(name: str, supported: Collection[str]) -> None:
-    """Raise UnsupportedModelError with the ``supported`` ones unless ``name`` is one of them."""
-    if name not in supported:
-        raise UnsupportedModelError(
-            f"architecture {name!r} is not supported; supported: {', '.join(sorted(supported))}"
-        )
 
 
 def check(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], *, origin: str) -> tuple[TensorSpec, ...]:

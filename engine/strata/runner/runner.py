@@ -62,7 +62,6 @@ class Runner:
         settings out of range, CheckpointError for weights that are damaged or not supported.
         """
         model_config = store.model_config
-        registry.check(model_config)
         device = open_device(config.device)
 
         def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
