@@ -1,13 +1,10 @@
-"""The HTTP surface: routes, bodies, errors."""
+"""The HTTP application: who may use it, its routes, and what it says where none of them does."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -16,29 +13,15 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
 import strata
-from strata.errors import RequestError, StoppingError, StrataError
-from strata.server.body import Body
-from strata.server.envelope import ChatEnvelope, ChoicesEnvelope, PlainEnvelope, TextEnvelope
-from strata.server.failures import RETRY_LOADING_SECONDS, error_body, error_response
-from strata.server.job import Job
+from strata.errors import StrataError
+from strata.server.description import describe
+from strata.server.failures import error_body, error_response
 from strata.server.keys import ApiKeys, RequireKey
-from strata.server.metrics import CONTENT_TYPE
 from strata.server.middleware import AccessLog
 from strata.server.origins import AllowOrigins
-from strata.server.parse import parse
-from strata.server.response_api.envelope import ResponseEnvelope
-from strata.server.response_api.request import ResponseRequest
-from strata.server.responses import StreamedAnswer, WholeAnswer
-from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from strata.server.probes import add_probes
+from strata.server.routes import BODIES, add_generation, add_models, add_tokens
 from strata.server.service import Service
-
-# A million tokens as ids, more as text. Reading JSON is one step of the interpreter even in a thread: 8 MiB of text
-# keep other streams waiting for 15 ms, 8 MiB of ids for 105 ms (two Zen 4 cores, 2026-11-29).
-MAX_BODY_BYTES = 8 << 20
-LONG_BODY_BYTES = 64 << 10  # what is longer is checked in a thread
-
-_Choices = TypeVar("_Choices", ChatRequest, CompletionRequest, GenerateRequest)
-_Body = TypeVar("_Body", ChatRequest, CompletionRequest, GenerateRequest, ResponseRequest)
 
 
 @dataclass(frozen=True)
@@ -78,111 +61,11 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     if access.allowed_origins:
         app.add_middleware(AllowOrigins, origins=access.allowed_origins)
     app.add_middleware(AccessLog)
-    _add_generation(app, service)
-    _add_models(app, service)
-    _add_probes(app, service)
+    for add_routes in (add_generation, add_tokens, add_models, add_probes):
+        add_routes(app, service)
     _add_errors(app)
+    describe(app, BODIES)
     return app
-
-
-def _add_generation(app: FastAPI, service: Service) -> None:
-    async def admit(request: Request, schema: type[_Body]) -> tuple[_Body, Job]:
-        arrived = time.perf_counter()
-        try:
-            raw = await _read(request)
-            is_long = len(raw) > LONG_BODY_BYTES
-            body = await asyncio.to_thread(parse, schema, raw) if is_long else parse(schema, raw)
-            return body, await service.admit(body, arrived)
-        except StrataError as error:
-            service.count_refusal(error)
-            raise
-
-    async def answer(request: Request, schema: type[_Choices], envelope: type[ChoicesEnvelope]) -> Response:
-        body, job = await admit(request, schema)
-        if isinstance(body, GenerateRequest):
-            return WholeAnswer(service, job, envelope(job))
-        kind = StreamedAnswer if body.stream else WholeAnswer
-        return kind(service, job, envelope(job, include_usage=body.include_usage))
-
-    @app.post("/v1/chat/completions", openapi_extra=_describe_body(ChatRequest))
-    async def chat_completions(request: Request) -> Response:
-        """Continue a conversation; OpenAI's chat completions."""
-        return await answer(request, ChatRequest, ChatEnvelope)
-
-    @app.post("/v1/responses", openapi_extra=_describe_body(ResponseRequest))
-    async def responses(request: Request) -> Response:
-        """Continue a conversation of items; OpenAI's responses, of which nothing is kept."""
-        body, job = await admit(request, ResponseRequest)
-        return (StreamedAnswer if body.stream else WholeAnswer)(service, job, ResponseEnvelope(job, body))
-
-    @app.post("/v1/completions", openapi_extra=_describe_body(CompletionRequest))
-    async def completions(request: Request) -> Response:
-        """Continue a text; OpenAI's completions."""
-        return await answer(request, CompletionRequest, TextEnvelope)
-
-    @app.post("/generate", openapi_extra=_describe_body(GenerateRequest))
-    async def generate(request: Request) -> Response:
-        """Continue a text, with a plain answer."""
-        return await answer(request, GenerateRequest, PlainEnvelope)
-
-
-def _add_models(app: FastAPI, service: Service) -> None:
-    def entry(name: str) -> dict[str, Any]:
-        max_model_len = service.model().max_model_len
-        return {
-            "id": name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "strata",
-            "max_model_len": max_model_len,
-        }
-
-    @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
-        """The names that requests may use; all of them stand for one model."""
-        return {"object": "list", "data": [entry(name) for name in service.model_names]}
-
-    @app.get("/v1/models/{name:path}")
-    async def show_model(name: str) -> dict[str, Any]:
-        """One of them."""
-        return entry(service.check_name(name))
-
-
-def _add_probes(app: FastAPI, service: Service) -> None:
-    @app.get("/health")
-    async def health() -> Response:
-        """200 as long as a restart would not help: the engine loads or serves."""
-        state = service.state
-        if state in ("loading", "ready"):
-            return JSONResponse({"status": "ok"})
-        return JSONResponse(
-            {"status": state, **error_body(_reason(service), "server_error", code="engine_failed")}, 503
-        )
-
-    @app.get("/ready")
-    async def ready() -> Response:
-        """200 when requests are served; before that how far loading has come."""
-        state, progress = service.state, service.progress
-        if service.stopping:
-            return error_response(StoppingError("the server ends after the requests that it has"))
-        if state == "ready":
-            return JSONResponse({"status": "ready"})
-        if state != "loading":
-            error = error_body(_reason(service), "server_error", code="engine_failed")
-            return JSONResponse({"status": state, **error}, 503)
-        loading = {
-            "phase": progress.phase if progress else "start",
-            "bytes_done": progress.bytes_done if progress else 0,
-            "bytes_total": progress.bytes_total if progress else 0,
-        }
-        error = error_body("the model is still loading", "service_unavailable_error", code="model_loading")
-        headers = {"Retry-After": str(RETRY_LOADING_SECONDS)}
-        return JSONResponse({"status": state, **loading, **error}, 503, headers)
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        """For Prometheus."""
-        return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -220,22 +103,3 @@ def _allowed_methods(app: FastAPI, request: Request) -> set[str]:
         route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] != Match.NONE
     )
     return {method for route in matching for method in route.methods or ()}
-
-
-def _reason(service: Service) -> str:
-    return str(service.error or f"the engine is {service.state}")
-
-
-async def _read(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            message = f"the body is larger than {MAX_BODY_BYTES >> 20} MiB, the most that is read"
-            raise RequestError(message, code="request_too_large")
-    return bytes(body)
-
-
-def _describe_body(schema: type[Body]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}

@@ -10,7 +10,7 @@ from strata.errors import NotReadyError, OverloadedError, RequestError, Stopping
 
 RETRY_LOADING_SECONDS = 5
 RETRY_OVERLOADED_SECONDS = 1
-RETRY_STOPPING_SECONDS = 1  # by then another server may be found
+STOPPING_HEADERS = {"Retry-After": "1", "Connection": "close"}  # the next connection may find another server
 
 _MAX_MESSAGE = 2_000  # characters; the longest list of allowed fields takes half of it
 
@@ -53,5 +53,5 @@ def error_response(error: StrataError) -> JSONResponse:
     elif isinstance(error, OverloadedError):
         headers["Retry-After"] = str(RETRY_OVERLOADED_SECONDS)
     elif isinstance(error, StoppingError):
-        headers = {"Retry-After": str(RETRY_STOPPING_SECONDS), "Connection": "close"}
+        headers = STOPPING_HEADERS
     return JSONResponse(body, status, headers)

@@ -71,6 +71,15 @@ class ServedModel:
         check_vocabulary(prompt, vocab_size=self._vocab_size)
         return tuple(prompt)
 
+    def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """A text of any length, whether it fits into the context or not."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def spell(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, special ones by their names. Raises RequestError for a token that is not there."""
+        check_vocabulary(token_ids, vocab_size=self._vocab_size, param="tokens")
+        return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
+
     def decode(self, prompt: str | Sequence[int]) -> str:
         """The text of a prompt, as ``echo`` shows it."""
         if isinstance(prompt, str):

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from strata.engine.api import Engine, EngineState
 from strata.engine.messages import LoadProgress
@@ -29,6 +29,7 @@ from strata.server.metrics import Metrics
 from strata.server.model import ServedModel, each_seeded, risks
 from strata.server.response_api.request import ResponseRequest
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from strata.server.tokens import DetokenizeRequest, TokenizeRequest
 
 logger = logging.getLogger(__name__)
 
@@ -232,6 +233,29 @@ class Service:
             self.metrics.requests.labels(outcome).inc()
             if has_tokens:
                 self.metrics.request_duration.observe(time.perf_counter() - job.arrived)
+
+    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+        """The answer of ``/tokenize``. Raises RequestError, NotReadyError, EngineError."""
+        self.check_name(body.model)
+        model = self.model()
+        if body.prompt is not None:
+            text = body.prompt
+            special = body.add_special_tokens
+            ids = await _maybe_in_thread(lambda: model.tokenize(text, add_special_tokens=special), len(text))
+        else:
+            chat = body.chat
+            length = sum(len(message.text) for message in chat.messages)
+            ids, _ = await _maybe_in_thread(lambda: model.open_chat(chat), length)
+        answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
+        if body.return_token_strs:
+            answer["token_strs"] = [model.token_bytes(token_id).decode(errors="backslashreplace") for token_id in ids]
+        return answer
+
+    async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
+        """The answer of ``/detokenize``. Raises RequestError, NotReadyError, EngineError."""
+        self.check_name(body.model)
+        model = self.model()
+        return {"prompt": await _maybe_in_thread(lambda: model.spell(body.tokens), len(body.tokens))}
 
     def count_refusal(self, error: StrataError) -> None:
         """Count a request that was not admitted."""
