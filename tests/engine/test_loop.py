@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,41 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
     for wanted in requests:
         loop.add(wanted)
     assert run(loop) == alone
+
+
+def test_shared_beginnings_change_no_output(store: Path) -> None:
+    """Prompts with the same 40 tokens before what is their own, three of them twice, in a pool too small for them."""
+    beginning = tuple(11 * position % 90 + 2 for position in range(40))
+    requests = [
+        replace(wanted, request_id=name, prompt_token_ids=(*beginning, *wanted.prompt_token_ids))
+        for wanted in map(request, range(4))
+        for name in (wanted.request_id, f"{wanted.request_id} again")
+    ]
+    alone: Outputs = {}
+    for wanted in requests:
+        loop = float32.load(replace(config(store), cache=CacheConfig(num_kv_tokens=1024, prefix_cache=False)))
+        loop.add(wanted)
+        alone |= run(loop)
+        assert loop.stats().num_prefix_hits == 0
+    together = float32.load(config(store, num_kv_tokens=128, max_num_seqs=4, max_num_batched_tokens=32))
+    for wanted in requests:
+        together.add(wanted)
+    assert run(together) == alone
+    stats = together.stats()
+    assert stats.num_prefix_hits >= 32 * 7, "two blocks of 16 for all but the first"
+    assert stats.num_preemptions > 0
+    assert (stats.num_free_blocks, stats.num_total_blocks) == (8, 8)
+
+
+def test_a_request_whose_time_is_over_ends_with_the_step(store: Path) -> None:
+    loop = float32.load(config(store))
+    loop.add(replace(request(1), timeout_seconds=1e-9))
+    loop.add(request(2))
+    outputs = {output.request_id: output for output in loop.step().outputs}
+    assert (len(outputs["r1"].token_ids), outputs["r1"].finish_reason) == (1, FinishReason.TIMEOUT)
+    assert outputs["r2"].finish_reason is None
+    loop.add(request(1))
+    assert len(run(loop)["r1"][0]) > 1, "its id can be used again"
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,10 @@ class PagedRunner:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.blocks = [[-1] * block_size for _ in range(num_blocks)]
-        self.num_tokens = 0  # run so far
 
     def run(self, batch: Batch) -> dict[str, int]:
         """The token drawn for each sequence that samples."""
         drawn: dict[str, int] = {}
-        self.num_tokens += batch.num_tokens
         for part in batch.sequences:
             cached = [value for block in part.block_ids for value in self.blocks[block]][: part.start]
             for position, token_id in enumerate(part.token_ids, start=part.start):

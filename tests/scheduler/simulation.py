@@ -79,7 +79,9 @@ class Simulation:
         self.now += STEP_SECONDS + TOKEN_SECONDS * batch.num_tokens
         for part in batch.sequences:
             self._computed[part.request_id] = part.end
-        for output in self.plan.update(batch, drawn):
+        outputs = self.plan.update(batch, drawn)
+        assert len({output.request_id for output in outputs}) == len(outputs)
+        for output in outputs:
             self._take(output)
         late = {name for name, deadline in self._deadlines.items() if deadline <= self.now}
         assert late <= self.ended.keys(), "a request outlives its time by more than a step"

@@ -64,6 +64,15 @@ def test_blocks_are_taken_from_the_lowest_priority() -> None:
     assert simulation.plan.stats().num_preemptions > 0
 
 
+def test_a_preempted_request_waits_in_its_place() -> None:
+    simulation = world(num_blocks=6, max_num_seqs=2)
+    simulation.add(request("old", num_prompt=7, max_tokens=14))
+    simulation.add(request("young", num_prompt=7, max_tokens=14))
+    simulation.add(request("third", max_tokens=20))
+    assert ends(simulation) == ["old", "young", "third"]
+    assert simulation.plan.stats().num_preemptions > 0
+
+
 def test_priority_decides_who_gets_the_budget() -> None:
     simulation = world(max_num_seqs=3, max_num_batched_tokens=8)
     simulation.add(request("low", priority=1, num_prompt=24))

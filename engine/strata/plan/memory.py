@@ -38,10 +38,6 @@ class DeviceMemory:
             return self.available_bytes
         return min(int(self.total_bytes * gpu_memory_utilization), self.available_bytes)
 
-    def plus(self, num_bytes: int) -> DeviceMemory:
-        """A device with so much more memory, all of it free."""
-        return replace(self, total_bytes=self.total_bytes + num_bytes, available_bytes=self.available_bytes + num_bytes)
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:

@@ -20,8 +20,8 @@ from strata.config import SchedulerConfig
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.scheduler.admission import check_capacity, check_config, check_request
 from strata.scheduler.batch import Batch, ScheduledSequence
-from strata.scheduler.blocks import BlockManager
 from strata.scheduler.chunk import ChunkController
+from strata.scheduler.kv import SequenceCache
 from strata.scheduler.sequence import Sequence
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.scheduler.stopping import finish_reason
@@ -61,9 +61,8 @@ class Scheduler:
         self._config = config
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._prefix_cache = prefix_cache
         self._clock = clock
-        self._blocks = BlockManager(num_blocks, block_size)
+        self._cache = SequenceCache(num_blocks, block_size, share_prefixes=prefix_cache)
         self._chunk = ChunkController(config.decode_latency_seconds, config.max_num_batched_tokens)
         self._sequences: dict[str, Sequence] = {}  # every request that has not ended
         self._waiting: list[Sequence] = []  # in their order, as are those that run
@@ -72,8 +71,6 @@ class Scheduler:
         self._step_began = 0.0
         self._num_added = 0
         self._num_preemptions = 0
-        self._num_prefix_queries = 0
-        self._num_prefix_hits = 0
 
     @property
     def has_work(self) -> bool:
@@ -89,7 +86,7 @@ class Scheduler:
             request,
             self._sequences,
             max_model_len=self._max_model_len,
-            num_kv_tokens=self._blocks.num_blocks * self._blocks.block_size,
+            num_kv_tokens=self._cache.blocks.num_blocks * self._cache.blocks.block_size,
         )
         check_capacity(len(self._sequences), self._config)
         now = self._clock() if arrived is None else arrived
@@ -97,7 +94,7 @@ class Scheduler:
         priority = max(-MAX_PRIORITY, min(request.priority, MAX_PRIORITY))
         self._num_added += 1
         order = (now + priority * PRIORITY_SECONDS, self._num_added)
-        sequence = Sequence(request, order, now + timeout, self._blocks.block_size)
+        sequence = Sequence(request, order, now + timeout, self._cache.blocks.block_size)
         self._sequences[request.request_id] = sequence
         insort(self._waiting, sequence, key=_order)
 
@@ -145,16 +142,12 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
             sequence = self._sequences[part.request_id]
-            sequence.num_computed = part.end
             token_id = token_ids[part.request_id] if part.samples else None
             if part.samples and token_id is None:
                 self._end(sequence)
                 outputs.append(_output(sequence, (), FinishReason.ERROR, NO_TOKEN))
                 continue
-            if self._prefix_cache:
-                size = self._blocks.block_size
-                for index in range(part.start // size, part.end // size):
-                    self._blocks.publish(part.request_id, index, sequence.key(index))
+            self._cache.computed(sequence, part.end)
             if token_id is None:
                 continue
             sequence.token_ids.append(token_id)
@@ -178,36 +171,28 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """How full the scheduler is now."""
+        blocks = self._cache.blocks
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
-            num_free_blocks=self._blocks.num_free,
-            num_total_blocks=self._blocks.num_blocks,
+            num_free_blocks=blocks.num_free,
+            num_total_blocks=blocks.num_blocks,
             num_preemptions=self._num_preemptions,
-            num_cached_blocks=self._blocks.num_cached,
-            num_prefix_queries=self._num_prefix_queries,
-            num_prefix_hits=self._num_prefix_hits,
+            num_cached_blocks=blocks.num_cached,
+            num_prefix_queries=self._cache.num_queries,
+            num_prefix_hits=self._cache.num_hits,
             max_prefill_tokens=self._chunk.limit,
             waiting_for=self._waiting_for if self._waiting else None,
         )
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and requests are in order. Call it between steps."""
-        self._blocks.check_integrity()
+        self._cache.check_integrity(self._sequences.values())
         if {*self._running, *self._waiting} != {*self._sequences.values()}:
             raise AssertionError("running and waiting requests are not those in flight")
         for line in (self._running, self._waiting):
             if any(first.order >= second.order for first, second in pairwise(line)):
                 raise AssertionError("requests run or wait out of their order")
-        for sequence in self._sequences.values():
-            owned = self._blocks.owned_by(sequence.request_id)
-            if len(owned) != self._blocks.blocks_for(sequence.num_computed):
-                raise AssertionError(f"request {sequence.request_id} has blocks that it does not fill, or too few")
-            for index, block in enumerate(owned):
-                key = self._blocks.key_of(block)
-                is_full = (index + 1) * self._blocks.block_size <= sequence.num_computed
-                if key is not None and not (is_full and key == sequence.key(index)):
-                    raise AssertionError(f"block {block} of request {sequence.request_id} is published as another")
 
     # --- inside
 
@@ -220,8 +205,7 @@ class Scheduler:
         if lack is not None:
             self._waiting_for = lack
             return None
-        if self._prefix_cache and not sequence.was_preempted:
-            self._num_prefix_queries += len(sequence.token_ids)
+        self._cache.begin(sequence)
         insort(self._running, self._waiting.pop(0), key=_order)
         return sequence
 
@@ -230,17 +214,12 @@ class Scheduler:
             return WaitReason.MAX_NUM_SEQS
         if not budget:
             return WaitReason.PREFILL_BUDGET
-        shared = self._blocks.find(sequence.shareable_keys()) if self._prefix_cache else []
-        needed = self._num_missing(sequence) - len(shared) + self._blocks.num_unused(shared)
-        promised = sum(self._num_missing(running) for running in self._running)
+        promised = sum(self._cache.num_missing(running) for running in self._running)
         # A block for each running sequence stays free: a request let in at the brim would be preempted at once.
-        if needed + promised + len(self._running) > self._blocks.num_free:
+        reserved = promised + len(self._running)
+        if self._cache.num_needed(sequence) + reserved > self._cache.blocks.num_free:
             return WaitReason.KV_BLOCKS
         return None
-
-    def _num_missing(self, sequence: Sequence) -> int:
-        """Blocks that the sequence's present tokens take beside those that it has."""
-        return self._blocks.blocks_for(len(sequence.token_ids)) - len(self._blocks.owned_by(sequence.request_id))
 
     def _chunk_of(
         self, sequence: Sequence, budget: int, num_decoding: int, coming: set[bytes]
@@ -251,39 +230,22 @@ class Scheduler:
         step fills; a prompt that goes on with one of them waits, and shares it from the next step on. Those of the
         chunk are added.
         """
-        size = self._blocks.block_size
-        if self._prefix_cache and sequence.num_computed % size == 0:
-            self._share_prefix(sequence)
-            if next(sequence.shareable_keys(), None) in coming:
-                return None
+        if self._cache.share(sequence) in coming:
+            return None
         start = sequence.num_computed
-        num_free = max(0, self._blocks.num_free - num_decoding)
-        room = (len(self._blocks.owned_by(sequence.request_id)) + num_free) * size - start
+        room = self._cache.room(sequence, num_decoding)
         if room <= 0:
             if sequence is self._running[-1] or not self._make_room(sequence, start + 1):
                 return None
-            room = len(self._blocks.owned_by(sequence.request_id)) * size - start
+            room = self._cache.room(sequence, self._cache.blocks.num_free)  # in the block that it got
         end = start + min(budget, room, sequence.num_pending)
-        self._blocks.grow(sequence.request_id, end)
-        if self._prefix_cache:
-            coming.update(sequence.key(index) for index in range(start // size, end // size))
+        self._cache.grow(sequence, end)
+        coming.update(self._cache.keys_to(sequence, end))
         return self._part(sequence, end)
-
-    def _share_prefix(self, sequence: Sequence) -> None:
-        """Pass over the blocks that are computed already."""
-        shared = self._blocks.find(sequence.shareable_keys())
-        if not shared:
-            return
-        self._blocks.share(sequence.request_id, shared)
-        num_tokens = len(shared) * self._blocks.block_size
-        sequence.num_computed += num_tokens
-        if not sequence.was_preempted:
-            sequence.num_cached += num_tokens
-            self._num_prefix_hits += num_tokens
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Give the sequence blocks for ``num_tokens``, at the cost of later ones; False if it is the one to go."""
-        while not self._blocks.grow(sequence.request_id, num_tokens):
+        while not self._cache.grow(sequence, num_tokens):
             last = self._running[-1]
             self._preempt(last)
             if last is sequence:
@@ -293,8 +255,7 @@ class Scheduler:
     def _preempt(self, last: Sequence) -> None:
         """Take the last running sequence's blocks; it will be prefilled again, with the output it has got so far."""
         self._running.pop()
-        self._blocks.free(last.request_id)
-        last.num_computed = 0
+        self._cache.free(last)
         last.was_preempted = True
         insort(self._waiting, last, key=_order)
         self._num_preemptions += 1
@@ -303,12 +264,12 @@ class Scheduler:
     def _part(self, sequence: Sequence, end: int) -> ScheduledSequence:
         start = sequence.num_computed
         token_ids = tuple(sequence.token_ids[start:end])
-        block_ids = self._blocks.owned_by(sequence.request_id)
+        block_ids = self._cache.blocks_of(sequence)
         return ScheduledSequence(sequence.request_id, token_ids, start, block_ids, end == len(sequence.token_ids))
 
     def _end(self, sequence: Sequence) -> None:
         (self._running if sequence in self._running else self._waiting).remove(sequence)
-        self._blocks.free(sequence.request_id)
+        self._cache.free(sequence)
         del self._sequences[sequence.request_id]
 
 
