@@ -55,7 +55,22 @@ def run(loop: EngineLoop) -> Outputs:
     return outputs
 
 
-def test_requests_together_get_what_each_gets_alone(store: Path) -> None:
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "eos_token_id": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="llama"),
+        pytest.param({"architectures": ["Qwen3MoeForCausalLM"], "norm_topk_prob": True, **EXPERTS}, id="experts"),
+        pytest.param(
+            {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "sliding_window": 10, **EXPERTS},
+            id="experts, windows and sinks",
+        ),
+    ],
+)
+def test_requests_together_get_what_each_gets_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
+    store = resolve(str(write_checkpoint(tmp_path / "tiny", **changes)), "bf16", tmp_path / "cache")
     requests = [request(number) for number in range(8)]
     alone: Outputs = {}
     for wanted in requests:
@@ -169,7 +184,7 @@ def test_a_token_outside_of_the_vocabulary_is_refused(store: Path) -> None:
     loop = float32.load(config(store))
     for token_id in (-1, CONFIG["vocab_size"]):
         with pytest.raises(RequestError, match="ids go from 0 to 95") as refused:
-            loop.add(GenerationRequest("a", (5, token_id), SamplingParams(max_tokens=1)))  # type: ignore[arg-type]
+            loop.add(GenerationRequest("a", (5, token_id), SamplingParams(max_tokens=1)))
         assert refused.value.param == "prompt"
     assert not loop.has_work
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -13,7 +14,7 @@ from tokenizers.models import WordLevel
 from strata.config import read_hf_config
 from strata.plan.shape import needed
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": 96,
@@ -29,21 +30,22 @@ CONFIG = {
 }
 
 
-def write_checkpoint(directory: Path, seed: int = 0) -> Path:
-    """Write the checkpoint to ``directory``, which is made, and return it.
+def write_checkpoint(directory: Path, seed: int = 0, **changes: Any) -> Path:
+    """Write the checkpoint to ``directory``, which is made, and return it. ``changes``: keys of its config.
 
     Weights are ten times as wide as a fresh model's, so that logits lie far apart: the greedy token does not hang on
     the order of a sum, and outputs can be compared token by token.
     """
+    table = CONFIG | changes
     directory.mkdir(parents=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for spec in needed(read_hf_config(CONFIG, origin="tiny")):
+    for spec in needed(read_hf_config(table, origin="tiny")):
         noise = torch.randn(spec.shape, generator=generator)
         tensors[spec.name] = (1 + 0.1 * noise if len(spec.shape) == 1 else 0.2 * noise).bfloat16()
     save_file(tensors, str(directory / "model.safetensors"))
-    (directory / "config.json").write_text(json.dumps(CONFIG))
-    vocabulary = {"<unk>": 0, "</s>": 1} | {f"w{n}": n for n in range(2, CONFIG["vocab_size"])}  # type: ignore[call-overload]
+    (directory / "config.json").write_text(json.dumps(table))
+    vocabulary = {"<unk>": 0, "</s>": 1} | {f"w{n}": n for n in range(2, CONFIG["vocab_size"])}
     Tokenizer(WordLevel(vocabulary, unk_token="<unk>")).save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
     return directory
