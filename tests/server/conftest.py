@@ -216,3 +216,21 @@ def live(make_engine: Callable[..., FakeEngine]) -> Iterator[Callable[..., Live]
     """Start a server behind a real socket over a fake engine; options are those of ``make_engine``."""
     with ExitStack() as stack:
         yield lambda text="hello world", **options: stack.enter_context(run_live(make_engine(text, **options)))
+
+
+Answering = Callable[..., Live]
+
+
+@pytest.fixture
+def answering(live: Callable[..., Live], family_store: Callable[[str], Path]) -> Answering:
+    """Serve a model of Qwen's family that gives these answers, one after the other."""
+
+    def start(*answers: str) -> Live:
+        directory, texts = family_store("qwen"), iter(answers)
+
+        def script(_: GenerationRequest) -> list[int]:
+            return encoder(directory)(next(texts))
+
+        return live(script=script, directory=directory, max_model_len=4000)
+
+    return start

@@ -71,6 +71,7 @@ class ChatMessage(Body):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's copy of what stands beside it; without effect
 
     @field_validator("role", mode="before")
     @classmethod
