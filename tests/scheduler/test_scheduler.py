@@ -243,3 +243,15 @@ def test_a_request_that_just_fits_is_served() -> None:
 def test_limits_that_allow_nothing_are_refused(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Scheduler(SchedulerConfig(**limits), num_blocks=4, block_size=16, max_model_len=64, eos_token_ids=())
+
+
+def test_steps_are_timed_from_their_plan_to_their_tokens() -> None:
+    times = iter([0.0, 10.0, 12.0, 20.0, 25.0])  # arrival, then plan and tokens of two steps
+    plan = Scheduler(
+        SchedulerConfig(), num_blocks=4, block_size=16, max_model_len=64, eos_token_ids=(), clock=lambda: next(times)
+    )
+    plan.add(request("a"))
+    step(plan)
+    assert plan.stats().step_seconds == 2
+    step(plan)
+    assert plan.stats().step_seconds == 7

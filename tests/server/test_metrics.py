@@ -85,6 +85,7 @@ class BusyEngine(FakeEngine):
             num_prefix_hits=600,
             max_prefill_tokens=128,
             waiting_for=WaitReason.KV_BLOCKS,
+            step_seconds=1.5,
         )
 
 
@@ -98,6 +99,7 @@ class BusyEngine(FakeEngine):
         'strata_kv_blocks{state="used"} 14.0',
         'strata_kv_blocks{state="cached"} 40.0',
         'strata_kv_blocks{state="free"} 10.0',
+        "strata_step_seconds_total 1.5",
         "strata_preemptions_total 4.0",
         "strata_prefix_cache_queries_total 1000.0",
         "strata_prefix_cache_hits_total 600.0",

@@ -69,6 +69,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._waiting_for = WaitReason.MAX_NUM_SEQS  # what the first of them lacked when the last step was planned
         self._step_began = 0.0
+        self._step_seconds = 0.0
         self._num_added = 0
         self._num_preemptions = 0
 
@@ -138,6 +139,7 @@ class Scheduler:
         and the end of those whose time is over. Those that end here have freed their blocks.
         """
         now = self._clock()
+        self._step_seconds += now - self._step_began
         self._chunk.record(batch.num_decoding, batch.num_tokens - batch.num_decoding, now - self._step_began)
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
@@ -183,6 +185,7 @@ class Scheduler:
             num_prefix_hits=self._cache.num_hits,
             max_prefill_tokens=self._chunk.limit,
             waiting_for=self._waiting_for if self._waiting else None,
+            step_seconds=self._step_seconds,
         )
 
     def check_integrity(self) -> None:

@@ -28,3 +28,4 @@ class SchedulerStats:
     num_prefix_hits: int = 0  # those of them that the prefix cache had
     max_prefill_tokens: int = 0  # prompt tokens that may run beside decoding sequences now
     waiting_for: WaitReason | None = None  # None when no request waits
+    step_seconds: float = 0.0  # that all steps took, each from its plan to its tokens

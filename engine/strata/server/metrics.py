@@ -106,6 +106,11 @@ class _EngineState(Collector):
         blocks.add_metric(["used"], total - free)
         yield blocks
         yield CounterMetricFamily(
+            "strata_step_seconds",
+            "Seconds that the engine's steps took.",
+            value=stats.step_seconds if stats else 0,
+        )
+        yield CounterMetricFamily(
             "strata_preemptions",
             "Requests put back into the queue for want of KV blocks.",
             value=stats.num_preemptions if stats else 0,

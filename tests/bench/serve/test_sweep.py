@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from strata.bench.serve.gpus import GpuSampler, sampling
 from strata.bench.serve.mix import Shape
 from strata.bench.serve.report import Report, save
 from strata.bench.serve.sweep import ServeOptions, run
+from strata.engine.fake import FakeEngine
 from strata.errors import EngineError, OptionError, StorageError
 from strata.plan.fake_nvml import FakeCard, FakeNvml
 from strata.plan.nvml import open_nvml
+from strata.request import GenerationRequest, TokenOutput
+from strata.scheduler.stats import SchedulerStats
 from tests.bench.serve.conftest import OtherServer
 from tests.server.conftest import Live
 
@@ -54,6 +58,32 @@ async def test_a_sweep_of_a_closed_loop(live: Callable[..., Live]) -> None:
     assert 0 < first.ttft.percentiles[50] <= first.duration.percentiles[99]
     served = sum(request.sampling.max_tokens or 0 for request in server.engine.requests[-20:])
     assert served == first.output_tokens + second.output_tokens
+
+
+class TimedEngine(FakeEngine):
+    """Says that every token took 10 ms."""
+
+    num_tokens = 0
+
+    @property
+    def stats(self) -> SchedulerStats | None:
+        stats = super().stats
+        return stats and replace(stats, step_seconds=self.num_tokens / 100)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        async with aclosing(super().generate(request)) as outputs:
+            async for output in outputs:
+                self.num_tokens += len(output.token_ids)
+                yield output
+
+
+async def test_the_engine_s_own_speed_stands_beside_the_client_s(live: Callable[..., Live]) -> None:
+    report = await measure(live(kind=TimedEngine, max_model_len=1024).url, concurrency=(2,))
+    (level,) = report.levels
+    assert level.engine is not None
+    assert level.engine.tokens_per_second == pytest.approx(100)
+    assert level.engine.client_ratio == pytest.approx(level.tokens_per_second / 100)
+    assert "| client ÷ engine |" in report.markdown()
 
 
 async def test_prompts_come_near_to_their_length_once_the_server_has_counted(live: Callable[..., Live]) -> None:

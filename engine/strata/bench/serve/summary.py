@@ -28,17 +28,15 @@ class EngineCounters:
     """What Strata's ``/metrics`` counted so far; times in seconds."""
 
     generation_tokens: float
-    gap_seconds: float
-    num_gaps: float
+    step_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """The same level as the server counted it."""
+    """The same level inside the server: tokens over the seconds that the engine's steps took, without HTTP and text."""
 
     tokens_per_second: float
-    client_ratio: float  # client's tok/s over the engine's
-    mean_gap_seconds: float | None  # between two tokens of an answer
+    client_ratio: float  # client's tok/s over the engine's; less where streams are not always busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def summarise(
         ttft=distribution(answer.first - answer.started for answer in whole if answer.first is not None),
         gaps=distribution(gap for answer in whole for gap in answer.gaps),
         duration=distribution(answer.ended - answer.started for answer in whole),
-        engine=_engine_view(before, after, seconds, rate),
+        engine=_engine_view(before, after, rate),
         gpus=gpus,
     )
 
@@ -128,17 +126,13 @@ def read_counters(metrics: str | None) -> EngineCounters | None:
     }
     return EngineCounters(
         generation_tokens=values.get("strata_generation_tokens_total", 0.0),
-        gap_seconds=values.get("strata_inter_token_latency_seconds_sum", 0.0),
-        num_gaps=values.get("strata_inter_token_latency_seconds_count", 0.0),
+        step_seconds=values.get("strata_step_seconds_total", 0.0),
     )
 
 
-def _engine_view(
-    before: EngineCounters | None, after: EngineCounters | None, seconds: float, client_rate: float
-) -> EngineView | None:
-    if before is None or after is None or not seconds:
+def _engine_view(before: EngineCounters | None, after: EngineCounters | None, client_rate: float) -> EngineView | None:
+    """None where the engine is not Strata's, or made no step that took time."""
+    if before is None or after is None or after.step_seconds <= before.step_seconds:
         return None
-    rate = (after.generation_tokens - before.generation_tokens) / seconds
-    num_gaps = after.num_gaps - before.num_gaps
-    gap = (after.gap_seconds - before.gap_seconds) / num_gaps if num_gaps else None
-    return EngineView(rate, client_rate / rate if rate else 0.0, gap)
+    rate = (after.generation_tokens - before.generation_tokens) / (after.step_seconds - before.step_seconds)
+    return EngineView(rate, client_rate / rate if rate else 0.0)
