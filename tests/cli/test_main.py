@@ -181,6 +181,14 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["convert", "m"], "--output-dir"),
         pytest.param(["convert", "--output-dir", "d"], "no model given"),
         pytest.param(["convert", "m", "--output-dir", "d", "--expert-shard-size", "0"], "from 1 to 65536"),
+        pytest.param(
+            ["convert", "m", "--output-dir", "d", "--revision", "v1"], "is for models on the Hub, ORG/NAME; 'm'"
+        ),
+        pytest.param(["serve", "a/b@v1", "--revision", "v2"], "two revisions given: 'v1' in the model's name"),
+        pytest.param(["fetch", "a/b", "--revision", "../../x"], "'../../x' is no branch, tag or commit"),
+        pytest.param(["fetch", "a/b", "--dtype", "q4"], "choose from 'bf16', 'int8', 'int4'"),
+        pytest.param(["fetch"], "no model given"),
+        pytest.param(["serve", "m", "--load-stall-seconds", "0"], "give a number above 0"),
         pytest.param(["chat", "--url", "localhost:8000"], "give one like http://127.0.0.1:8000"),
         pytest.param(["chat", " "], "the prompt is empty"),
         pytest.param(["bench"], "KIND"),

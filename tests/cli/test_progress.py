@@ -25,9 +25,27 @@ def test_a_terminal_gets_a_bar_for_each_phase(capsys: pytest.CaptureFixture[str]
 
 def test_a_log_gets_a_line_for_every_tenth(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    progress = Progress(on_terminal=False)
-    for done in range(101):
-        progress("load", done * 1_000_000, 100_000_000)
+    now = 0.0
+    progress = Progress(on_terminal=False, clock=lambda: now)
+    for done in range(0, 101, 5):
+        now = done / 5
+        progress("load", done << 20, 100 << 20)
     progress("predict", 5, 10)
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == [f"load: {percent} % of 95.4 MiB" for percent in range(0, 101, 10)] + ["predict: 50 % of 10 tokens"]
+    assert lines[0] == "load: 0 % of 100.0 MiB"
+    assert lines[1] == "load: 10 % of 100.0 MiB, 5.0 MiB/s, 18 s left"
+    assert lines[-2] == "load: 100 % of 100.0 MiB, 5.0 MiB/s"
+    assert lines[-1] == "predict: 50 % of 10 tokens"
+    assert len(lines) == 12
+
+
+def test_what_was_there_before_does_not_count_as_fast(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    seconds = iter([0.0, 0.0, 100.0])  # the beginning, and each line
+    progress = Progress(on_terminal=False, clock=lambda: next(seconds))
+    progress("convert", 600 << 20, 1000 << 20)
+    progress("convert", 700 << 20, 1000 << 20)
+    assert [record.getMessage() for record in caplog.records] == [
+        "convert: 60 % of 1000.0 MiB",
+        "convert: 70 % of 1000.0 MiB, 1.0 MiB/s, 5 min 0 s left",
+    ]

@@ -318,10 +318,21 @@ def test_an_engine_that_is_killed_ends_the_server_with_its_reason(tmp_path: Path
     assert "signal 9" in (tmp_path / "last-words").read_text()
 
 
+def test_a_load_that_stalls_ends_with_the_reason(strata: Strata, tmp_path: Path) -> None:
+    # So short that the engine's imports take longer.
+    result = strata("serve", BUILTIN, "--port", "0", "--load-stall-seconds", "0.01")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("strata: error: loading moved no bytes for 0.01 s")
+    assert "loading moved no bytes" in (tmp_path / "last-words").read_text()
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
         (BUILTIN, "smollm2-135m"),
+        ("Qwen/Qwen3-30B-A3B@main", "Qwen/Qwen3-30B-A3B"),
+        ("org/tiny-GGUF:Q4_K_M", "org/tiny-GGUF"),
         ("/models/Qwen3-30B-A3B/", "Qwen3-30B-A3B"),
         ("models/tiny.Q4_1.gguf", "tiny.Q4_1"),
         (".", "."),

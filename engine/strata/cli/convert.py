@@ -6,18 +6,21 @@ import argparse
 from pathlib import Path
 
 from strata.cli.arguments import require, whole
-from strata.cli.options import add_dtype, add_source, source
+from strata.cli.options import add_dtype, add_revision, add_source, source
 from strata.cli.progress import Progress
 from strata.engine import logs
 from strata.store.convert import DEFAULT_SHARD_SIZE, convert
 
+NEEDED = ("torch", "numpy", "safetensors", "gguf", "tokenizers", "huggingface_hub", "xxhash", "tqdm")
 DEFAULT_SHARD_MB = DEFAULT_SHARD_SIZE >> 20
 
 EPILOG = """examples:
   strata convert /models/Llama-3.2-1B-Instruct --output-dir /stores/llama-3.2-1b --dtype int4
   strata convert model.gguf --output-dir store --dtype bf16
+  strata convert Qwen/Qwen3-8B --revision main --output-dir /stores/qwen3-8b
 
-The store is what `strata serve` starts from without converting again.
+The store is what `strata serve` starts from without converting again. A conversion that was stopped goes on where it
+was when the same command runs again.
 """
 
 
@@ -31,6 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.set_defaults(run=run)
     add_source(parser, "SOURCE", "--model_name_or_path")
+    add_revision(parser)
     parser.add_argument(
         "--output-dir",
         "--output_dir",
@@ -53,7 +57,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Convert with a progress bar; says where the store is."""
     checkpoint = source(arguments)
-    require("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
+    require(*NEEDED)
 
     logs.configure("INFO")
     with Progress() as progress:

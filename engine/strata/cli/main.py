@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import strata
-from strata.cli import bench, chat, convert, doctor, plan, serve, version
+from strata.cli import bench, chat, convert, doctor, fetch, plan, serve, version
 from strata.cli.arguments import Parser
 from strata.errors import OptionError, StrataError, UsageError
 
@@ -38,7 +38,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for module in (serve, chat, convert, plan, doctor, bench, version):
+    for module in (serve, chat, fetch, convert, plan, doctor, bench, version):
         module.add_parser(commands)
     return parser
 

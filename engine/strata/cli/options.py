@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from strata.cli.arguments import whole
 from strata.config import EngineConfig
 from strata.config.engine import DEVICES, DTYPES
 from strata.errors import OptionError
+from strata.store.sources.hub import HubName
 
 # The key for a server that asks for one: in a variable, since other users of the machine see options.
 API_KEY = "STRATA_API_KEY"
 DEFAULTS = EngineConfig(model="")
-SOURCES = "a store, a checkpoint directory, a .gguf file, or builtin://NAME"
+SOURCES = "a store, a checkpoint directory, a .gguf file, builtin://NAME, or ORG/NAME on the Hugging Face Hub"
 
 
 def add_source(parser: argparse.ArgumentParser, metavar: str, option: str) -> None:
@@ -22,11 +24,35 @@ def add_source(parser: argparse.ArgumentParser, metavar: str, option: str) -> No
 
 
 def source(arguments: argparse.Namespace) -> str:
-    """What ``add_source`` read. Raises OptionError unless it is given once."""
+    """What ``add_source`` read, with the revision that ``add_revision`` did. Raises OptionError unless both make sense
+    together and the model is given once."""
     given = [name for name in (arguments.source_argument, arguments.source_option) if name]
     if len(given) != 1:
         raise OptionError(f"{'two models' if given else 'no model'} given; name one: {SOURCES}")
-    return str(given[0])
+    name = str(given[0])
+    revision = getattr(arguments, "revision", None)
+    return name if revision is None else _pinned(name, revision)
+
+
+def add_revision(parser: argparse._ActionsContainer) -> None:
+    """--revision."""
+    parser.add_argument(
+        "--revision",
+        metavar="NAME",
+        help="branch, tag or commit of a model on the Hub; the same as ORG/NAME@REVISION (default: its main branch)",
+    )
+
+
+def _pinned(name: str, revision: str) -> str:
+    found = HubName.parse(name)
+    if found is None:
+        raise OptionError(f"--revision is for models on the Hub, ORG/NAME; {name!r} is none, or a path here")
+    if found.revision is not None:
+        raise OptionError(f"two revisions given: {found.revision!r} in the model's name, and --revision {revision!r}")
+    pinned = str(replace(found, revision=revision))
+    if HubName.parse(pinned) is None:
+        raise OptionError(f"--revision {revision!r} is no branch, tag or commit")
+    return pinned
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from strata.plan.memory import format_bytes
@@ -13,14 +15,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+IN_BYTES = ("wait", "download", "convert", "verify", "load")  # phases; any other counts tokens
+
 
 class Progress:
-    """Call it with the phase and how much of it is done, as often as that changes: bytes of the phases "convert" and
-    "load", tokens of any other. ``on_terminal`` None: look at stderr."""
+    """Call it with the phase and how much of it is done, as often as that changes: bytes of the phases ``IN_BYTES``,
+    tokens of any other; shows that, the rate and the time left. ``on_terminal`` None: look at stderr. ``clock``: gives
+    seconds."""
 
-    def __init__(self, *, on_terminal: bool | None = None) -> None:
+    def __init__(self, *, on_terminal: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._on_terminal = sys.stderr.isatty() if on_terminal is None else on_terminal
+        self._clock = clock
         self._phase: str | None = None
+        self._began = (0.0, 0)  # the time of a phase's first call, and what was done by then
         self._tenth = 0
         self._bar: tqdm[NoReturn] | None = None
 
@@ -28,13 +35,13 @@ class Progress:
         if phase != self._phase:
             self.close()
             self._phase, self._tenth = phase, -1
+            self._began = self._clock(), done
         if self._on_terminal:
             self._draw(phase, done, total)
         elif total and (tenth := 10 * done // total) > self._tenth:
             self._tenth = tenth
-            logger.info(
-                "%s: %d %% of %s", phase, 10 * tenth, format_bytes(total) if _in_bytes(phase) else f"{total} tokens"
-            )
+            size = format_bytes(total) if phase in IN_BYTES else f"{total} tokens"
+            logger.info("%s: %d %% of %s%s", phase, 10 * tenth, size, self._pace(phase, done, total))
 
     def __enter__(self) -> Progress:
         return self
@@ -48,16 +55,31 @@ class Progress:
             self._bar.close()
             self._bar = None
 
+    def _pace(self, phase: str, done: int, total: int) -> str:
+        """The rate since the phase began, and the time that is left at that rate."""
+        seconds, fresh = self._clock() - self._began[0], done - self._began[1]
+        if seconds <= 0 or fresh <= 0:
+            return ""
+        rate = fresh / seconds
+        shown = f"{format_bytes(int(rate))}/s" if phase in IN_BYTES else f"{rate:.1f} tokens/s"
+        left = f", {_duration((total - done) / rate)} left" if done < total else ""
+        return f", {shown}{left}"
+
     def _draw(self, phase: str, done: int, total: int) -> None:
         from tqdm import tqdm
 
         bar = self._bar
         if bar is None:
-            unit = "B" if _in_bytes(phase) else " tokens"
-            bar = self._bar = tqdm(desc=phase, total=total or None, unit=unit, unit_scale=True, dynamic_ncols=True)
+            unit = "B" if phase in IN_BYTES else " tokens"
+            bar = self._bar = tqdm(
+                desc=phase, initial=done, total=total or None, unit=unit, unit_scale=True, dynamic_ncols=True
+            )
         bar.total = total or None
         bar.update(done - bar.n)
 
 
-def _in_bytes(phase: str) -> bool:
-    return phase in ("wait", "download", "convert", "verify", "load")
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

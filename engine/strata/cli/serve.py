@@ -10,14 +10,15 @@ import socket
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from strata.cli.arguments import milliseconds, origins, require, share, whole
-from strata.cli.options import DEFAULTS, add_device, add_dtype, add_source, source
+from strata.cli.arguments import milliseconds, origins, positive, require, share, whole
+from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, source
 from strata.cli.published import add_published
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES
 from strata.engine import logs
 from strata.errors import OptionError
 from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
+from strata.store.sources.hub import HubName
 
 if TYPE_CHECKING:
     from strata.server.app import Access
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
+DEFAULT_STALL_SECONDS = 300.0
 NEEDED = (
     "torch",
+    "huggingface_hub",
     "tokenizers",
     "llguidance",
     "jinja2",
@@ -40,6 +43,7 @@ NEEDED = (
 
 EPILOG = """examples:
   strata serve builtin://smollm2-135m
+  strata serve Qwen/Qwen3-8B --dtype int4
   strata serve /models/qwen3-30b-a3b --dtype int4 --max-model-len 8192 --port 8080
   strata serve model.gguf --served-model-name my-model --host 0.0.0.0
 
@@ -59,6 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
     add_source(parser, "MODEL", "--model")
     model = parser.add_argument_group("model and device")
+    add_revision(model)
     add_dtype(model)
     add_device(model)
     model.add_argument(
@@ -67,6 +72,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=DEFAULTS.device.gpu_memory_utilization,
         metavar="SHARE",
         help=f"share of the GPU's memory to fill, above 0 up to 1 (default: {DEFAULTS.device.gpu_memory_utilization})",
+    )
+    model.add_argument(
+        "--load-stall-seconds",
+        type=positive,
+        default=DEFAULT_STALL_SECONDS,
+        metavar="S",
+        help="seconds that fetching, converting or loading may go on without a byte, before it ends as failed "
+        f"(default: {DEFAULT_STALL_SECONDS:g})",
     )
     _add_batch_options(parser)
     http = parser.add_argument_group("HTTP")
@@ -253,7 +266,7 @@ async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: 
 
     names = tuple(arguments.served_model_name or (default_name(config.model),))
     service = Service(
-        EngineClient(config),
+        EngineClient(config, stall_seconds=arguments.load_stall_seconds),
         model_names=names,
         tool_format=arguments.tool_call_parser,
         reasoning_format=arguments.reasoning_parser,
@@ -298,7 +311,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def default_name(model: str) -> str:
-    """The last part of a path or builtin:// address, without ``.gguf``."""
+    """A Hub repository's name, or the last part of a path or builtin:// address, without ``.gguf``."""
+    hub = HubName.parse(model)
+    if hub is not None:
+        return hub.repo
     name = PurePath(model.removeprefix("builtin://")).name
     return name.removesuffix(".gguf") or model
 

@@ -15,6 +15,7 @@ NEEDED = (
     "safetensors",
     "gguf",
     "tokenizers",
+    "huggingface-hub",
     "jinja2",
     "llguidance",
     "xxhash",

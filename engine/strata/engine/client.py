@@ -39,11 +39,20 @@ CLOSE_SECONDS = 10.0  # that the process has to end by itself before it is kille
 class EngineClient(Lifecycle):
     """An ``Engine`` (see there) in a spawned process. All methods belong to the event loop of ``start()``.
 
-    load: import path ``module:function`` of what loads the model inside the process.
+    load: import path ``module:function`` of what loads the model inside the process. stall_seconds: a load that moves
+    no byte for so long ends as failed; None lets it take any time.
     """
 
-    def __init__(self, config: EngineConfig, *, load: str = "strata.engine.load:load_engine") -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        load: str = "strata.engine.load:load_engine",
+        stall_seconds: float | None = None,
+    ) -> None:
         super().__init__()
+        self._stall_seconds = stall_seconds
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._config = config
         self._load = load
         self._stats: SchedulerStats | None = None
@@ -81,6 +90,7 @@ class EngineClient(Lifecycle):
         loop.add_reader(self._pipe.fileno(), self._on_readable)
         loop.add_reader(self._process.sentinel, self._on_exit)
         logger.info("engine process %d loads %s", self._process.pid, self._config.model)
+        self._watch()
 
     async def wait_ready(self) -> EngineReady:
         await self._loaded.wait()
@@ -114,6 +124,7 @@ class EngineClient(Lifecycle):
     async def close(self) -> None:
         if self._state != "closed":
             self._state, self._failed = "closed", None
+            self._watch()
             self._loaded.set()
             for request_id, outputs in self._open.items():
                 outputs.put_nowait(TokenOutput(request_id, (), FinishReason.ABORT))
@@ -163,10 +174,13 @@ class EngineClient(Lifecycle):
                 if request_id in self._open:
                     self._open[request_id].put_nowait(error)
             case LoadProgress():
+                if self._progress is None or event.bytes_done != self._progress.bytes_done:
+                    self._watch()
                 self._progress = event
             case EngineReady():
                 if self._state == "loading":
                     self._state, self._ready = "ready", event
+                    self._watch()
                     self._loaded.set()
             case EngineFailed():
                 self._fail(event)
@@ -189,10 +203,31 @@ class EngineClient(Lifecycle):
         self._fail(EngineFailed(_obituary(self._process.exitcode), is_usage_error=False))
         self._exited.set()
 
+    def _watch(self) -> None:
+        """Give loading ``stall_seconds`` from now, and nothing else any."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        if self._stall_seconds is not None and self._state == "loading":
+            self._stall_timer = asyncio.get_running_loop().call_later(self._stall_seconds, self._on_stall)
+
+    def _on_stall(self) -> None:
+        assert self._process is not None
+        last = self._progress
+        where = "before the first byte"
+        if last is not None:
+            where = f"in phase {last.phase!r}, at {last.bytes_done} of {last.bytes_total} bytes"
+        message = (
+            f"loading moved no bytes for {self._stall_seconds:g} s, {where}; look at the disk and the network that the "
+            "model comes from, or raise --load-stall-seconds"
+        )
+        self._fail(EngineFailed(message, is_usage_error=False))
+        self._process.kill()
+
     def _fail(self, failure: EngineFailed) -> None:
         if self._state in ("failed", "closed"):
             return
         self._state, self._failed = "failed", failure
+        self._watch()
         self._loaded.set()
         for outputs in self._open.values():
             outputs.put_nowait(EngineError(failure.message))

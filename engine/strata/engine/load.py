@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 def load_engine(config: EngineConfig, report: Report = lambda progress: None) -> EngineLoop:
-    """Convert the model if need be (phase "convert"), load it (phase "load"), and put the loop around it.
+    """Fetch the model and convert it if need be (phases "download", "convert", "verify"; "wait" where another process
+    does), load it (phase "load"), and put the loop around it.
 
     Raises UsageError when the model, the device or the settings are at fault.
     """

@@ -26,7 +26,7 @@ from strata.store.manifest import Contents, Manifest, Shard
 from strata.store.plan import plan
 from strata.store.progress import Phases, counter, phase, silent
 from strata.store.shard import ShardWriter, encode_header, verify
-from strata.store.sources import Source, obtain, open_source
+from strata.store.sources import Obtained, Source, obtain, open_source
 from strata.store.target import discard, lock, partial
 
 DEFAULT_SHARD_SIZE = 128 << 20  # bytes
@@ -34,7 +34,7 @@ MIN_SHARD_SIZE = 1 << 20  # bytes
 
 
 def convert(
-    source: str,
+    source: str | Obtained,
     out_dir: Path | str,
     dtype: str,
     *,
@@ -54,7 +54,7 @@ def convert(
     if shard_size < MIN_SHARD_SIZE:
         raise OptionError(f"shard size is {shard_size} bytes; at least {MIN_SHARD_SIZE} are needed")
     target = Path(out_dir).expanduser().absolute()
-    found = obtain(source)
+    found = obtain(source, progress) if isinstance(source, str) else source
     path = found.path
     if is_store(path):
         raise CheckpointError(f"{path} is a store already; convert the checkpoint that it was made from")

@@ -12,31 +12,46 @@ from strata.store.convert import convert, is_store
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.progress import Phases, silent
 from strata.store.sources import obtain
+from strata.store.sources.hub import HubName
+from strata.store.sources.hub_cache import endpoint
 
 
-def resolve(source: str, dtype: str, cache_dir: Path | str | None = None, progress: Phases = silent) -> Path:
+def resolve(
+    source: str,
+    dtype: str,
+    cache_dir: Path | str | None = None,
+    progress: Phases = silent,
+    *,
+    refresh: bool = False,
+) -> Path:
     """The directory of a store: ``source`` itself when it is one, else its conversion to ``dtype`` in the cache.
 
     cache_dir: where converted stores are kept; None is ``default_cache_dir()``. A checkpoint is converted once: the
-    store's name depends on its files' paths, sizes and times, on ``dtype``, on the store format and on what is
-    recommended for a built-in model. Raises what ``convert`` raises.
+    store's name depends on its files' paths, sizes and times, or on the commit that came from the Hub, on ``dtype``, on
+    the store format and on what is recommended for a built-in model. refresh: ask the Hub for a newer commit even where
+    there is a store of an older one; otherwise that is taken, without the network. Raises what ``convert`` raises.
     """
     quant.target(dtype)
-    found = obtain(source)
+    cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+    name = HubName.parse(source)
+    latest = None if name is None else cache / _latest(name, dtype)
+    if latest is not None and is_store(latest) and not refresh:
+        return latest.resolve()
+    found = obtain(source, progress)
     if is_store(found.path):
         return found.path
-    cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
-    key = hashlib.sha256(repr((FORMAT_VERSION, dtype, found.identity)).encode()).hexdigest()[:16]
-    target = cache / f"{found.path.resolve().stem}-{dtype}-{key}"
-    if is_store(target):
-        return target
+    target = cache / f"{found.name}-{dtype}-{_digest(dtype, found.identity)}"
     try:
-        return convert(source, target, dtype, progress=progress, reuse=True)
+        if not is_store(target):
+            convert(found, target, dtype, progress=progress, reuse=True)
+        if latest is not None:
+            _point(latest, target)
     except StorageError as error:
         raise StorageError(
             f"{error}. Converted models are kept in {cache}; set STRATA_CACHE_DIR to a directory with room, or give a "
             "store made by `strata convert`"
         ) from error
+    return target
 
 
 def default_cache_dir() -> Path:
@@ -45,3 +60,24 @@ def default_cache_dir() -> Path:
         return Path(os.environ["STRATA_CACHE_DIR"]).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "strata" / "stores"
+
+
+def _latest(name: HubName, dtype: str) -> str:
+    """The link to the store of what a name on the Hub stood for when it was last asked for."""
+    return f"{name.repo.replace('/', '--')}-{dtype}-{_digest(dtype, (endpoint(), str(name)))}"
+
+
+def _point(link: Path, target: Path) -> None:
+    if link.is_symlink() and link.resolve() == target.resolve():
+        return
+    new = link.with_name(f".{link.name}.{os.getpid()}")
+    try:
+        new.unlink(missing_ok=True)
+        new.symlink_to(target.name)
+        new.replace(link)
+    except OSError as error:
+        raise StorageError(f"cannot write {link}: {error.strerror or error}") from error
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(repr((FORMAT_VERSION, *facts)).encode()).hexdigest()[:16]

@@ -10,13 +10,16 @@ from typing import Any
 
 from strata.errors import CheckpointError
 from strata.store.files import read_json
+from strata.store.progress import Phases, silent
 from strata.store.sources.base import Source
 from strata.store.sources.builtin import SCHEME, builtin_path, recommended
 from strata.store.sources.gguf_parts import part_paths
+from strata.store.sources.hub import HubName, fetch
 
 ACCEPTED = (
     "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
-    f"or {SCHEME}NAME"
+    f"{SCHEME}NAME, or a model on the Hugging Face Hub (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf, "
+    "ORG/NAME:Q4_K_M)"
 )
 
 
@@ -37,17 +40,26 @@ def source_path(source: str) -> Path:
 class Obtained:
     """A checkpoint on this machine."""
 
+    name: str  # for people
     path: Path
     identity: tuple[object, ...]  # what its content depends on: a conversion is good as long as this is the same
     generation_config: Mapping[str, Any]  # recommended where the checkpoint has none of its own
 
 
-def obtain(source: str) -> Obtained:
-    """The checkpoint behind what the user gave; raises CheckpointError with what is accepted."""
+def obtain(source: str, progress: Phases = silent) -> Obtained:
+    """The checkpoint behind what the user gave, fetched from the Hub if need be (phase "download").
+
+    Raises CheckpointError with what is accepted, and what ``strata.store.sources.hub.fetch`` raises.
+    """
+    name = HubName.parse(source)
+    if name is not None:
+        fetched = fetch(name, progress)
+        return Obtained(name.repo.split("/")[1], fetched.path, (name.repo, fetched.commit, name.file), {})
     path = source_path(source)
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
     recommendation = recommended(source)
-    return Obtained(path, (tuple(files), tuple(sorted(recommendation.items()))), recommendation)
+    identity = (tuple(files), tuple(sorted(recommendation.items())))
+    return Obtained(path.resolve().name.removesuffix(".gguf"), path, identity, recommendation)
 
 
 def source_files(path: Path) -> list[Path]:

@@ -1,0 +1,54 @@
+"""`strata fetch`: a model from the Hub, ahead of its first start."""
+
+from __future__ import annotations
+
+import argparse
+
+from strata.cli import convert
+from strata.cli.arguments import require
+from strata.cli.options import add_revision, add_source, source
+from strata.cli.progress import Progress
+from strata.config.engine import DTYPES
+from strata.engine import logs
+
+EPILOG = """examples:
+  strata fetch Qwen/Qwen3-8B                      into the Hub's cache
+  strata fetch Qwen/Qwen3-8B --dtype int4         and converted: strata serve starts at once, without the network
+  strata fetch bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M
+
+Settings of the Hub's client count: HF_TOKEN (or `hf auth login`), HF_ENDPOINT, HF_HOME, HF_HUB_CACHE. A download that
+was stopped goes on where it was when the same command runs again.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command and its options."""
+    parser = commands.add_parser(
+        "fetch",
+        help="fetch a model from the Hugging Face Hub",
+        description="Fetch a model from the Hugging Face Hub, or what is newer of it; convert it where that is asked.",
+        epilog=EPILOG,
+    )
+    parser.set_defaults(run=run)
+    add_source(parser, "MODEL", "--model")
+    add_revision(parser)
+    parser.add_argument("--dtype", choices=DTYPES, help="convert it to this bit format, too (default: only fetch)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch with a progress bar; says where the model is."""
+    model = source(arguments)
+    require(*(convert.NEEDED if arguments.dtype else ("huggingface_hub", "tqdm")))
+
+    from strata.store.locate import resolve
+    from strata.store.sources import obtain
+
+    logs.configure("INFO")
+    with Progress() as progress:
+        if arguments.dtype is not None:
+            path = resolve(model, arguments.dtype, progress=progress, refresh=True)
+        else:
+            path = obtain(model, progress).path
+    dtype = f" --dtype {arguments.dtype}" if arguments.dtype else ""
+    print(f"{model} is at {path}: strata serve {model}{dtype}")
+    return 0

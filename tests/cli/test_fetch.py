@@ -1,0 +1,106 @@
+"""`strata fetch`, and other commands with a model of the Hub, as a user runs them; the hub is on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from strata.store.reader import Store
+from tests.cli.conftest import COMMAND
+from tests.engine.tiny_llama import write_checkpoint
+from tests.store.hub import Hub, serving
+
+NAME = "acme/Tiny-1B"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A hub with one model."""
+    with serving() as running:
+        path = write_checkpoint(tmp_path / "source")
+        running.repo(NAME).commit({file.name: file.read_bytes() for file in path.iterdir()})
+        yield running
+
+
+@pytest.fixture
+def environment(hub: Hub, tmp_path: Path) -> Mapping[str, str]:
+    """Of a user who has fetched nothing yet."""
+    mine = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "STRATA_CACHE_DIR": str(tmp_path / "cache")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    return inherited | mine
+
+
+def run(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_what_was_fetched_is_served_without_the_network(
+    hub: Hub, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    result = run(environment, "fetch", NAME, "--dtype", "bf16")
+    assert result.returncode == 0, result.stderr
+    path = Path(result.stdout.removeprefix(f"{NAME} is at ").split(":")[0])
+    assert result.stdout == f"{NAME} is at {path}: strata serve {NAME} --dtype bf16\n"
+    assert Store.open(path).dtype == "bf16"
+    assert [f"{phase}: 100 %" in result.stderr for phase in ("download", "convert", "verify")] == [True] * 3
+    hub.requests.clear()
+
+    options = ["--dtype", "bf16", "--device", "cpu", "--port", "0"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", NAME, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
+    assert process.stdout is not None
+    with process.stdout:
+        line = process.stdout.readline()
+        assert line.startswith(f"Strata serves {NAME} (bf16, cpu"), (tmp_path / "log").read_text()
+        models = httpx.get(f"{line.split()[-1]}/v1/models").json()
+        process.terminate()
+        process.stdout.read()
+    assert process.wait() == 0
+    assert [model["id"] for model in models["data"]] == [NAME]
+    assert not hub.requests
+
+
+def test_a_killed_download_goes_on_where_it_was(hub: Hub, environment: Mapping[str, str], tmp_path: Path) -> None:
+    data = os.urandom(24 << 20)  # the client hands on 10 MiB at a time
+    hub.repo("acme/big").commit({"m.gguf": data})
+    hub.holds["m.gguf"] = 21 << 20
+    process = subprocess.Popen([*COMMAND, "fetch", "acme/big"], stdout=subprocess.DEVNULL, env=environment)
+    assert hub.held.wait(60)
+    blobs = tmp_path / "hf" / "hub" / "models--acme--big" / "blobs"
+    while sum(file.stat().st_size for file in blobs.glob("*.incomplete")) < 20 << 20:
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    hub.holds.clear()
+    hub.release.set()
+    hub.requests.clear()
+    result = run(environment, "fetch", "acme/big")
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.removeprefix("acme/big is at ").split(": ")[0]).read_bytes() == data
+    assert [r.range for r in hub.requests if r.method == "GET" and "/cdn/" in r.path] == [f"bytes={20 << 20}-"]
+
+
+def test_a_model_of_the_hub_is_converted_to_a_directory(
+    hub: Hub, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    commit = hub.repo(NAME).revisions["main"]
+    hub.repo(NAME).commit({"README.md": b"nothing left"})
+    options = ["--revision", commit, "--output_dir", str(tmp_path / "store"), "--dtype", "int8"]
+    result = run(environment, "convert", "--model_name_or_path", NAME, *options)
+    assert result.returncode == 0, result.stderr
+    assert Store.open(tmp_path / "store").dtype == "int8"
+
+
+def test_what_cannot_be_fetched_is_one_line(hub: Hub, environment: Mapping[str, str]) -> None:
+    result = run(environment, "serve", "acme/nothing", "--port", "0")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(
+        "strata: error: 'acme/nothing' is no model: it is no path here, and"
+    )
