@@ -36,7 +36,7 @@ class GGUFSource:
         self._generation_config = generation_config
         self.origin = str(path)
         architecture = self._file.metadata.get("general.architecture")
-        if architecture not in ARCHITECTURES:
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
                 f"{path}: GGUF architecture {architecture!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
             )
@@ -115,11 +115,13 @@ class GGUFSource:
 
 
 def _dequantised(raw: Tensor, kind: str) -> Tensor:
+    import numpy as np
     import torch
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    return torch.from_numpy(dequantize(raw.numpy(), GGMLQuantizationType[kind]))
+    with np.errstate(over="ignore", invalid="ignore"):  # whoever uses the numbers checks that they are finite
+        return torch.from_numpy(dequantize(raw.numpy(), GGMLQuantizationType[kind]))
 
 
 def _mxfp4(blocks: Tensor, what: str) -> QuantizedTensor:

@@ -59,8 +59,9 @@ class SafetensorsSource:
         if template.is_file():
             config["chat_template"] = template.read_text(encoding="utf-8")
         elif isinstance(config.get("chat_template"), list):  # several by name; "default" is for chat
-            named = {entry.get("name"): entry.get("template") for entry in config["chat_template"]}
-            config["chat_template"] = named.get("default")
+            named = [entry for entry in config["chat_template"] if isinstance(entry, dict)]
+            templates = [entry.get("template") for entry in named if entry.get("name") == "default"]
+            config["chat_template"] = templates[0] if templates else None
         config.setdefault("chat_template", None)
         for key, value in config.items():
             if key.endswith("_token") and isinstance(value, dict):  # its stripping rules are in tokenizer.json
