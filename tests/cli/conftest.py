@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,32 @@ def strata(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running ``strata serve``."""
+
+    process: subprocess.Popen[str]
+    url: str
+    log: Path
+
+
+@contextmanager
+def running_server(log: Path, model: str, *options: str) -> Iterator[Server]:
+    """Serve a model as int4 on the CPU, on a free port. It ends with SIGTERM, and must then exit with 0."""
+    command = [*COMMAND, "serve", model, "--dtype", "int4", "--device", "cpu", "--port", "0", *options]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()  # comes when the model is loaded
+        assert line.startswith("Strata serves "), log.read_text()
+        yield Server(process, line.split()[-1], log)
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait() == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

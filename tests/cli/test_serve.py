@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -20,7 +19,7 @@ import pytest
 from strata.cli.serve import default_name
 from strata.config import ARCHITECTURES
 from strata.store.sources import source_path
-from tests.cli.conftest import COMMAND
+from tests.cli.conftest import COMMAND, Server, running_server
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
@@ -30,47 +29,12 @@ BUILTIN = "builtin://smollm2-135m"
 # --- a model that is served
 
 
-@dataclass(frozen=True)
-class Server:
-    """A running ``strata serve``."""
-
-    process: subprocess.Popen[str]
-    url: str
-    log: Path
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The model that comes along, on a free port; ends with SIGTERM and must then exit with 0."""
+    """The model that comes along; ends with SIGTERM and must then exit with 0."""
     log = tmp_path_factory.mktemp("serve") / "log"
-    options = [
-        "--dtype",
-        "int4",
-        "--device",
-        "cpu",
-        "--port",
-        "0",
-        "--max-model-len",
-        "512",
-        "--served-model-name",
-        "smol",
-    ]
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", BUILTIN, *options], stdout=subprocess.PIPE, stderr=stderr, text=True
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()  # comes when the model is loaded
-        assert line.startswith("Strata serves smol (int4, cpu, 512 tokens of context) at http://"), log.read_text()
-        yield Server(process, line.split()[-1], log)
-        process.send_signal(signal.SIGTERM)
-        process.stdout.read()
-        assert process.wait() == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with running_server(log, BUILTIN, "--max-model-len", "512", "--served-model-name", "smol") as running:
+        yield running
 
 
 @pytest.mark.timeout(600)

@@ -118,10 +118,8 @@ def test_the_model_sees_the_tools(serve_family: Callable[..., Served]) -> None:
     chat(served, tools=[WEATHER, NOW], tool_choice="none")
     with_tools, without = (prompt_of(served, index) for index in (0, 1))
     assert json.dumps(WEATHER) in with_tools
-    assert (
-        '{"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}'
-        in with_tools
-    )
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert json.dumps({"type": "function", "function": {"name": "now", "parameters": empty}}) in with_tools
     assert "weather" not in without
 
 
@@ -200,6 +198,7 @@ def test_a_required_call_names_one_of_the_tools(serve_family: Callable[..., Serv
         ("weather", {"city": "Oslo", "days": 0}, False),
         ("weather", {}, False),
         ("now", {}, True),
+        ("now", {"zone": 1}, False),
         ("other", {}, False),
     ]:
         validator = jsonschema.Draft202012Validator(schema)

@@ -24,6 +24,7 @@ from strata.errors import (
 )
 from strata.request import GenerationRequest
 from strata.server.choice import generate_choice, merge
+from strata.server.conversation import Opening
 from strata.server.job import Job, Piece
 from strata.server.metrics import Metrics
 from strata.server.model import ServedModel, each_seeded, risks
@@ -157,9 +158,7 @@ class Service:
         model = self.model()
         opening = None
         if isinstance(body, ChatRequest):
-            chat = body
-            length = sum(len(message.text) for message in chat.messages)
-            prompt, opening = await _maybe_in_thread(lambda: model.open_chat(chat), length)
+            prompt, opening = await _open_chat(model, body)
             prompts = [prompt]
             param = "messages"
         else:
@@ -243,9 +242,7 @@ class Service:
             special = body.add_special_tokens
             ids = await _maybe_in_thread(lambda: model.tokenize(text, add_special_tokens=special), len(text))
         else:
-            chat = body.chat
-            length = sum(len(message.text) for message in chat.messages)
-            ids, _ = await _maybe_in_thread(lambda: model.open_chat(chat), length)
+            ids, _ = await _open_chat(model, body.chat)
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
         if body.return_token_strs:
             answer["token_strs"] = [model.token_bytes(token_id).decode(errors="backslashreplace") for token_id in ids]
@@ -270,6 +267,12 @@ class Service:
         if progress is None:
             return "starting"
         return f"phase {progress.phase!r}, {progress.bytes_done} of {progress.bytes_total} bytes"
+
+
+async def _open_chat(model: ServedModel, chat: ChatRequest) -> tuple[tuple[int, ...], Opening]:
+    length = sum(len(message.text) for message in chat.messages)
+    # Tools are long, as agents send them.
+    return await _maybe_in_thread(lambda: model.open_chat(chat), _LONG_TEXT + 1 if chat.tools else length)
 
 
 async def _maybe_in_thread(encode: Callable[[], _Result], length: int) -> _Result:

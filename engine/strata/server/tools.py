@@ -36,8 +36,8 @@ class Function(Body):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The JSON schema of the arguments, which are an object."""
-        return {"type": "object", **(self.parameters or {"properties": {}})}
+        """The JSON schema of the arguments, which are an object; without ``parameters`` an empty one."""
+        return {"type": "object", **(self.parameters or {"properties": {}, "additionalProperties": False})}
 
 
 class Tool(Body):
@@ -52,7 +52,6 @@ class Tool(Body):
     def turn(self) -> dict[str, Any]:
         """As chat templates show it to the model, the fields in the order in which models know them."""
         function = self.function.model_dump(exclude_none=True, exclude={"strict"})
-        # OpenAI: a function without parameters has an empty list of them; templates look into it all the same.
         return {"type": "function", "function": {**function, "parameters": self.function.arguments}}
 
 
