@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from strata.cli.main import main
-from strata.store.peek import peek
+from strata.store.convert import convert
+from strata.store.peek import Peek, peek
+from strata.store.reader import Store
+from tests.engine.tiny_llama import write_checkpoint
 from tests.plan.configs import path, public
+from tests.store.test_experts_sources import gpt_oss_mxfp4
 
 QWEN = str(path("qwen3-30b-a3b"))
 CARD = ["--gpu", "rtx3090", "--pcie", "3.0x16", "--dram-gbps", "60", "--max-model-len", "8192"]
@@ -113,9 +117,38 @@ def test_torch_is_not_needed() -> None:
 
 def test_a_directory_needs_no_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(path("qwen3-8b").read_text())
-    assert peek(str(tmp_path)) == peek(str(tmp_path / "config.json")) == public("qwen3-8b")
+    assert peek(str(tmp_path)) == peek(str(tmp_path / "config.json")) == Peek(public("qwen3-8b"))
 
 
 def test_a_gguf_tells_its_shape_in_its_header() -> None:
-    model = peek("builtin://smollm2-135m")
-    assert (model.num_layers, model.hidden_size, model.vocab_size) == (30, 576, 49152)
+    found = peek("builtin://smollm2-135m")
+    assert (found.model.num_layers, found.model.hidden_size, found.model.vocab_size) == (30, 576, 49152)
+    assert (found.dtype, found.expert_format) == (None, None)
+
+
+def test_a_store_has_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = convert(str(write_checkpoint(tmp_path / "model")), tmp_path / "store", "int8")
+    assert peek(str(store)).dtype == "int8"
+    found = as_json(capsys, str(store))
+    assert list(found["dtypes"]) == ["int8"]
+    assert found["dtypes"]["int8"]["weights"]["total"] == pytest.approx(Store.open(store).num_bytes, rel=0.05)
+    assert main(["plan", str(store), "--dtype", "int4"]) == 2
+    assert "the store is int8" in capsys.readouterr().err
+
+
+def test_experts_that_come_packed_stay_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpt-oss as it is published: its experts are MXFP4, 4.25 bits a weight."""
+    table = json.loads(path("gpt-oss-120b").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    found = as_json(capsys, str(tmp_path), "--ram-gib", "128")
+    assert "the experts stay in mxfp4" in found["assumptions"][0]
+    biases = 128 * 36 * 3 * 2880 * 2
+    for dtype in found["dtypes"].values():
+        assert dtype["weights"]["experts"] == 128 * 36 * 3 * 2880 * 2880 * 4.25 / 8 + biases
+    assert found["dtypes"]["int4"]["weights"]["attention"] < found["dtypes"]["bf16"]["weights"]["attention"]
+
+
+def test_packed_experts_are_known_by_their_files(tmp_path: Path) -> None:
+    checkpoint = gpt_oss_mxfp4(tmp_path / "model")
+    store = convert(str(checkpoint), tmp_path / "store", "int4")
+    assert peek(str(checkpoint)).expert_format == peek(str(store)).expert_format == "mxfp4"

@@ -15,6 +15,7 @@ from strata.plan.fake_nvml import GIB, FakeCard, FakeNvml
 from strata.store.convert import convert
 from tests.doctor.machine import machine
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
+from tests.store.hub import serving
 
 
 def found(source: Path | str, *, ram_bytes: int = GIB, vram_bytes: int | None = None) -> dict[str, Finding]:
@@ -99,6 +100,22 @@ def test_too_little_memory_says_what_fits() -> None:
     assert "a max_model_len of" in finding.message
     card = found("builtin://smollm2-135m", vram_bytes=GIB // 2)["fit"]
     assert "the card leaves Strata" in card.message
+
+
+def test_a_model_on_the_hub_is_judged_by_its_config(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with serving() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.repo("acme/tiny").commit({file.name: file.read_bytes() for file in checkpoint.iterdir()})
+        findings = found("acme/tiny")
+        assert hub.fetched() == ["config.json"]
+        assert found("acme/other")["model"].level is Level.FAIL
+    assert {finding.level for finding in findings.values()} == {Level.OK}
+    assert "only config.json was looked at" in findings["model"].message
+    assert findings["fit"].message.startswith("int4: ")
 
 
 def test_nowhere() -> None:

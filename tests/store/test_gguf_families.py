@@ -18,6 +18,7 @@ from strata.errors import CheckpointError, UnsupportedModelError
 from strata.plan.shape import check
 from strata.quant import QuantizedTensor
 from strata.store.convert import convert
+from strata.store.peek import peek
 from strata.store.reader import Store
 from strata.store.sources import source_files
 from strata.store.sources.gguf import GGUFSource
@@ -185,6 +186,7 @@ def test_mxfp4_experts_are_kept(tmp_path: Path) -> None:
                 writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
 
     path = write_gguf(tmp_path / "m.gguf", table, tensors=plain, architecture=architecture, edit=edit)
+    assert peek(str(path)).expert_format == "mxfp4"
     source = GGUFSource(path)
     assert set(source.tensors) == set(written)
     for name in written:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from strata.config import read_hf_config
 from strata.errors import CheckpointError, StorageError
 from strata.store.locate import resolve
+from strata.store.peek import peek
 from strata.store.reader import Store
 from strata.store.sources import obtain
 from strata.store.sources.hub import Fetched, HubName, fetch
@@ -497,3 +499,48 @@ def test_revisions_files_and_mirrors_have_stores_of_their_own(
         monkeypatch.setenv("HF_ENDPOINT", mirror.url)
         mirror.repo(NAME).commit(checkpoint | {"generation_config.json": b"{}"})
         assert resolve(NAME, "bf16", tmp_path / "cache") not in stores
+
+
+# --- config.json alone
+
+
+def test_a_config_is_fetched_alone_and_once(hub: Hub, checkpoint: dict[str, bytes]) -> None:
+    hub.repo(NAME).commit(checkpoint)
+    assert peek(NAME).model == read_hf_config(json.loads(checkpoint["config.json"]), origin=NAME)
+    assert hub.fetched() == ["config.json"]
+    peek(NAME)
+    assert hub.fetched() == []
+
+
+def test_a_config_of_another_revision(hub: Hub, checkpoint: dict[str, bytes]) -> None:
+    repo = hub.repo(NAME)
+    repo.commit(checkpoint)
+    repo.commit({"config.json": json.dumps(config(num_hidden_layers=7)).encode()}, revision="wide")
+    assert peek(f"{NAME}@wide").model.num_layers == 7
+    assert peek(NAME).model.num_layers == config()["num_hidden_layers"]
+
+
+def test_a_config_that_was_fetched_is_enough_when_the_hub_is_down(hub: Hub, checkpoint: dict[str, bytes]) -> None:
+    hub.repo(NAME).commit(checkpoint)
+    get(NAME)
+    hub.status = 503
+    assert peek(NAME).model.num_layers == config()["num_hidden_layers"]
+    with pytest.raises(CheckpointError, match=r"it was not fetched before.*give its config\.json"):
+        peek("acme/Other")
+
+
+def test_a_config_leaves_a_whole_model_of_an_older_commit_in_its_place(hub: Hub, checkpoint: dict[str, bytes]) -> None:
+    """The cache names only commits that are here as a whole."""
+    repo = hub.repo(NAME)
+    repo.commit(checkpoint)
+    whole = get(NAME)
+    repo.commit(checkpoint | {"README.md": b"newer"})
+    peek(NAME)
+    hub.status = 503
+    assert get(NAME) == whole
+
+
+def test_a_repository_without_a_config_says_what_it_has(hub: Hub) -> None:
+    hub.repo(NAME).commit({"model.Q4_K_M.gguf": b"GGUF"})
+    with pytest.raises(CheckpointError, match=r"has no config\.json, but model\.Q4_K_M\.gguf"):
+        peek(NAME)

@@ -6,10 +6,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strata.cli.arguments import positive, share, whole
-from strata.cli.options import DEFAULTS, add_source, source
+from strata.cli.options import DEFAULTS, add_revision, add_source, source
 from strata.config import ModelConfig, SchedulerConfig
 from strata.config.engine import DTYPES
 from strata.errors import OptionError
@@ -20,17 +20,21 @@ from strata.plan.hardware import available_memory
 from strata.plan.memory import format_bytes
 from strata.plan.speed import Rates
 
+if TYPE_CHECKING:
+    from strata.store.peek import Peek
+
 GIB = 1 << 30
 DRAM_GBPS = 50.0
 DISK_GBPS = 3.0
 
 EPILOG = f"""examples:
   strata plan builtin://smollm2-135m                       on this machine's CPU
-  strata plan Qwen3-30B-A3B/config.json --gpu rtx3090 --pcie 3.0x16 --dram-gbps 60
+  strata plan Qwen/Qwen3-30B-A3B --gpu rtx3090 --pcie 3.0x16 --dram-gbps 60
   strata plan model.gguf --gpu rtx4090 --ram-gib 64 --dtype int4 --concurrency 8 --max-model-len 8192 --json
 
-MODEL is a directory with a config.json (weights need not be there), a config.json, a store, a .gguf file or
-builtin://NAME. tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'.
+MODEL is a directory with a config.json (weights need not be there), a config.json, a store, a .gguf file, builtin://NAME,
+or ORG/NAME on the Hugging Face Hub, from which only config.json is fetched. tok/s are bounds from the bytes that a step
+moves, not promises; measure with 'strata bench'.
 
 cards: {", ".join(CARDS)}
 """
@@ -46,6 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.set_defaults(run=run)
     add_source(parser, "MODEL", "--model")
+    add_revision(parser)
     parser.add_argument("--dtype", choices=DTYPES, help="bit format of the weights (default: a column for each)")
     parser.add_argument(
         "--max-model-len",
@@ -114,16 +119,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     machine = _machine(arguments)
     name = source(arguments)
-    model = peek(name)
+    peeked = peek(name)
+    model = peeked.model
     config = replace(
         DEFAULTS,
         model=name,
         device=replace(DEFAULTS.device, gpu_memory_utilization=arguments.gpu_memory_utilization),
         scheduler=SchedulerConfig(max_model_len=arguments.max_model_len, max_num_seqs=arguments.concurrency),
     )
-    dtypes: Sequence[Any] = (arguments.dtype,) if arguments.dtype else DTYPES
-    found = [estimate(model, replace(config, dtype=dtype), machine, hit_share=arguments.hit_share) for dtype in dtypes]
+    found = [
+        estimate(
+            model,
+            replace(config, dtype=dtype),
+            machine,
+            expert_format=peeked.expert_format,
+            hit_share=arguments.hit_share,
+        )
+        for dtype in _dtypes(arguments.dtype, peeked)
+    ]
     assumptions = _assumptions(arguments, machine, found)
+    if peeked.expert_format is not None:
+        assumptions.insert(0, f"the experts stay in {peeked.expert_format}, in which the checkpoint has them")
     if arguments.json:
         print(json.dumps({"model": name, **as_dict(model, found), "assumptions": assumptions}, indent=1))
         return 0
@@ -133,6 +149,14 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n\n".join("\n".join(lines) for lines in sections if lines))
     print("\nassumed:\n" + "\n".join(f"- {line}" for line in assumptions))
     return 0
+
+
+def _dtypes(asked: str | None, peeked: Peek) -> Sequence[Any]:
+    if peeked.dtype is None:
+        return DTYPES if asked is None else (asked,)
+    if asked not in (None, peeked.dtype):
+        raise OptionError(f"--dtype {asked} is given, and the store is {peeked.dtype}; leave it out")
+    return (peeked.dtype,)
 
 
 def _about(model: ModelConfig) -> str:

@@ -18,8 +18,10 @@ from strata.plan.shape import check
 from strata.plan.speed import Rates
 from strata.store.convert import is_store
 from strata.store.files import load_tokenizer, read_json_if_there
+from strata.store.peek import peek
 from strata.store.reader import Store
 from strata.store.sources import open_source, recommended, source_path
+from strata.store.sources.hub import HubName
 
 CHECKPOINT_ADVICE = (
     "fetch or copy the files again, and give a store, a checkpoint directory, a .gguf file or builtin://"
@@ -32,6 +34,9 @@ def check_model(source: str, dtype: str, *, vram_bytes: int | None, ram_bytes: i
     ``vram_bytes``: of the card that would run it; None: the CPU.
     """
     try:
+        if HubName.parse(source) is not None:
+            yield from _on_hub(source, dtype, vram_bytes, ram_bytes, cache)
+            return
         path = source_path(source)
         if is_store(path):
             store = Store.open(path)
@@ -53,9 +58,21 @@ def check_model(source: str, dtype: str, *, vram_bytes: int | None, ram_bytes: i
         yield fail("model", str(error), CHECKPOINT_ADVICE)
         return
     yield _fit(model, dtype, vram_bytes, ram_bytes)
-    room = check_disk(cache, int(weight_parts(model, dtype).total))
-    if room.level is not Level.OK:
-        yield room
+    yield from _room(model, dtype, cache)
+
+
+def _on_hub(source: str, dtype: str, vram_bytes: int | None, ram_bytes: int, cache: Path) -> Iterator[Finding]:
+    """By its config.json; its files are not fetched to be looked at."""
+    model = peek(source).model
+    yield ok("model", f"on the Hub, only config.json was looked at: {_about(model)}")
+    yield _fit(model, dtype, vram_bytes, ram_bytes)
+    yield from _room(model, dtype, cache)
+
+
+def _room(model: ModelConfig, dtype: str, cache: Path) -> Iterator[Finding]:
+    found = check_disk(cache, int(weight_parts(model, dtype).total))
+    if found.level is not Level.OK:
+        yield found
 
 
 def _about(model: ModelConfig) -> str:

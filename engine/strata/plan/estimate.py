@@ -34,13 +34,21 @@ class Estimate:
     bounds: tuple[Bound, ...]
 
 
-def estimate(model: ModelConfig, config: EngineConfig, machine: Machine, *, hit_share: float | None = None) -> Estimate:
+def estimate(
+    model: ModelConfig,
+    config: EngineConfig,
+    machine: Machine,
+    *,
+    expert_format: str | None = None,
+    hit_share: float | None = None,
+) -> Estimate:
     """Plan ``model`` in ``config.dtype`` for ``config.scheduler.max_num_seqs`` sequences of ``max_model_len`` tokens.
 
+    ``expert_format``: what the experts are packed in whatever the dtype ("mxfp4"); None: in the dtype.
     ``hit_share``: share of a token's experts that are found in VRAM; None takes the share of experts that are there.
     Raises OptionError for a ``max_model_len`` beyond the checkpoint's positions.
     """
-    parts = weight_parts(model, config.dtype)
+    parts = weight_parts(model, config.dtype, expert_format)
     placed = fit(model, parts, config, machine, element_bytes=KV_BYTES)
     if placed.problem is not None:
         return Estimate(config.dtype, parts, placed, ())

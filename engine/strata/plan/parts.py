@@ -56,18 +56,19 @@ class WeightParts:
         return self.expert * self.experts_per_token
 
 
-def weight_parts(model: ModelConfig, dtype: str) -> WeightParts:
-    """The parts in a store of ``dtype``."""
-    return sum_parts(model, lambda spec: stored_bytes(spec, dtype))
+def weight_parts(model: ModelConfig, dtype: str, expert_format: str | None = None) -> WeightParts:
+    """The parts in a store of ``dtype``. ``expert_format``: what experts are packed in whatever it is; None: in it."""
 
+    def size(spec: TensorSpec) -> int:
+        name = stored_format(spec, dtype)
+        if spec.role is Role.EXPERT and expert_format is not None:
+            name = expert_format
+        if name is None:
+            return PLAIN_BYTES * prod(spec.shape)
+        rows, cols = spec.shape
+        return quant.get(name).num_bytes(rows, cols)
 
-def stored_bytes(spec: TensorSpec, dtype: str) -> int:
-    """Bytes of one tensor in a store of ``dtype``."""
-    name = stored_format(spec, dtype)
-    if name is None:
-        return PLAIN_BYTES * prod(spec.shape)
-    rows, cols = spec.shape
-    return quant.get(name).num_bytes(rows, cols)
+    return sum_parts(model, size)
 
 
 def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> WeightParts:

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from strata.config import ModelConfig, read_hf_config
+from strata.plan.shape import Role, needed
 from strata.store.files import read_json
+from strata.store.manifest import KEY, Manifest
 from strata.store.sources import open_source, source_path
+from strata.store.sources.hub import HubName, fetch_config
+
+PACKED = "mxfp4"  # the bit format that is kept when a checkpoint is converted
 
 
-def peek(source: str) -> ModelConfig:
-    """The shape of what the user names: a ``config.json`` or a directory with one (weights need not be there; a store
-    is such a directory), a .gguf file of which the header is read, or ``builtin://NAME``.
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """``dtype``: of a store; None: it is to be converted yet. ``expert_format``: what the experts are packed in
+    whatever the dtype; None: in the dtype."""
 
-    Raises CheckpointError when it is none of these or is damaged, UnsupportedModelError when the header of a GGUF file
-    names something that Strata does not read.
+    model: ModelConfig
+    dtype: str | None = None
+    expert_format: str | None = None
+
+
+def peek(source: str) -> Peek:
+    """What the user names: a ``config.json`` or a directory with one (weights need not be there; a store is such a
+    directory), a .gguf file of which the header is read, ``builtin://NAME``, or a name on the Hub, from which only
+    config.json is fetched.
+
+    Raises CheckpointError when it is none of these or is damaged, UnsupportedModelError for an architecture that Strata
+    does not run, and what ``strata.store.sources.hub.fetch_config`` raises.
     """
+    name = HubName.parse(source)
+    if name is not None:
+        return _peek_at_config(fetch_config(name))
     path = source_path(source)
-    table, origin = _table(path)
-    return read_hf_config(table, origin=origin)
-
-
-def _table(path: Path) -> tuple[Mapping[str, Any], str]:
     config = path if path.suffix == ".json" else path / "config.json"
-    if config.is_file():
-        return read_json(config), str(config)
+    return _peek_at_config(config) if config.is_file() else _peek_at_checkpoint(path)
+
+
+def _peek_at_config(path: Path) -> Peek:
+    table = read_json(path)
+    model = read_hf_config(table, origin=str(path))
+    if KEY in table:
+        manifest = Manifest.from_table(table[KEY], needed(model), origin=str(path))
+        experts = manifest.contents.experts
+        formats = {weight.format for weight in experts.weights.values()} if experts is not None else set()
+        return Peek(model, manifest.dtype, PACKED if PACKED in formats else None)
+    quantization = table.get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    return Peek(model, None, PACKED if method == PACKED and model.experts is not None else None)
+
+
+def _peek_at_checkpoint(path: Path) -> Peek:
     opened = open_source(path)
-    return opened.config, opened.origin
+    model = read_hf_config(opened.config, origin=opened.origin)
+    experts = {spec.name for spec in needed(model) if spec.role is Role.EXPERT}
+    types = {tensor.dtype for name, tensor in opened.tensors.items() if name in experts}
+    return Peek(model, None, PACKED if types == {PACKED.upper()} else None)

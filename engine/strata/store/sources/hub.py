@@ -22,6 +22,7 @@ from strata.store.sources.hub_files import INDEX, gguf_files, is_weights, small_
 logger = logging.getLogger(__name__)
 
 DEFAULT_REVISION = "main"
+CONFIG = "config.json"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 ANSWER_SECONDS = 10.0  # that the Hub has to answer
 _NAME = re.compile(
@@ -93,6 +94,32 @@ def fetch(name: HubName, progress: Phases) -> Fetched:
                 cache.download(commit, file, count)
             cache.remember(revision, commit)
     return Fetched(cache.path(commit, files[0] if files[0].endswith(".gguf") else ""), commit)
+
+
+def fetch_config(name: HubName) -> Path:
+    """Fetch config.json alone, unless it is here. Where the Hub cannot be reached, what was fetched before is taken.
+
+    Raises what ``fetch`` raises.
+    """
+    cache = HubCache(name.repo)
+    with _translated(name):
+        try:
+            commit, files = _listing(name)
+        except _OutOfReachError as error:
+            path = cache.path(cache.commit(name.revision or DEFAULT_REVISION), CONFIG)
+            if path.is_file():
+                logger.warning("%s: %s of %s as it was fetched before is taken", error, CONFIG, name)
+                return path
+            raise CheckpointError(
+                f"{str(name)!r} is no model: it is no path here, {error}, and it was not fetched before. Check the "
+                f"network and HF_ENDPOINT, or give its {CONFIG}"
+            ) from error
+        if CONFIG not in files:
+            raise CheckpointError(
+                f"{name.origin} has no {CONFIG}, but {_some(files)}; choose another edition of the model, or fetch it "
+                "and give the file"
+            )
+        return cache.download(commit, CONFIG, lambda num_bytes: None)
 
 
 def _files(name: HubName, files: Mapping[str, int], get: Callable[[str], Path]) -> list[str]:
