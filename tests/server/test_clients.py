@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -99,6 +100,18 @@ def test_openai_parses_answers_and_forced_calls_into_its_types(answering: Answer
     for request in running.engine.requests:
         assert request.sampling.grammar is not None
         assert set(json.loads(request.sampling.grammar.text)["properties"]) == {"city", "days"}
+
+
+def test_the_example_in_the_guide_works(answering: Answering, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
+    example = guide.split("```python\n")[1].split("```")[0]
+    running = answering(THOUGHT + CALL, ANSWER)
+    here = example.replace("http://127.0.0.1:8000", running.url).replace('"qwen3"', '"tiny"')
+    scope: dict[str, Any] = {}
+    exec(here, scope)
+    scope["client"].close()
+    assert capsys.readouterr().out == f"{ANSWER}\n"
+    assert len(running.engine.requests) == 2
 
 
 # --- OpenAI: responses
