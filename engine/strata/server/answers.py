@@ -239,10 +239,19 @@ ERRORS: dict[int, str] = {
 }
 
 
+_EVENT = {  # what "stream": true sends, one after the other
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "description": "A chunk in JSON; a stream of choices ends with [DONE]."},
+    },
+    "required": ["data"],
+}
+
+
 def responses(answer: type[Answered], *codes: int, stream: bool = False) -> dict[int | str, dict[str, Any]]:
     """A route's answers for FastAPI: the one with the status 200, and its errors."""
     good: dict[str, Any] = {"model": answer, "description": answer.__doc__}
     if stream:
-        events = "With \"stream\": true, chunks as server-sent events, and at the end 'data: [DONE]'."
-        good["content"] = {"text/event-stream": {"schema": {"type": "string", "description": events}}}
+        good["content"] = {"text/event-stream": {"schema": _EVENT}}
     return {200: good, **{code: {"model": ErrorAnswer, "description": ERRORS[code]} for code in codes}}

@@ -30,8 +30,10 @@ MinP = Annotated[float | None, Field(ge=0, le=1, description="a share of the lik
 Penalty = Annotated[float | None, Field(ge=-2, le=2, description="a number from -2 to 2; 0 is off")]
 RepetitionPenalty = Annotated[float | None, Field(ge=0.01, le=100, description="a number from 0.01 to 100; 1 is off")]
 Seed = Annotated[int | None, Field(ge=SEED_RANGE[0], le=SEED_RANGE[1], description="a 64-bit signed whole number")]
+NonEmpty = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0)]
 Stop = Annotated[
-    str | list[str] | None,
+    NonEmpty | Annotated[list[NonEmpty], Field(max_length=MAX_STOP_STRINGS)] | None,
     Field(description=f"a string, or a list of up to {MAX_STOP_STRINGS} strings, none of them empty"),
 ]
 MaxTokens = Annotated[

@@ -17,7 +17,7 @@ from strata.errors import RequestError
 from strata.request import Grammar
 from strata.server.body import Body, Unserved
 from strata.server.messages import ChatMessage
-from strata.server.sampling import MaxTokens, Sampling
+from strata.server.sampling import MaxTokens, NonEmpty, Sampling, TokenId
 from strata.server.structured import ResponseFormat, grammar_of
 from strata.server.tools import NamedChoice, Tool, ToolUse
 
@@ -150,7 +150,7 @@ class ChatRequest(OpenAIRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-Prompt = str | list[int]
+Prompt = NonEmpty | Annotated[list[TokenId], Field(min_length=1)]
 
 
 class CompletionRequest(OpenAIRequest):
@@ -161,7 +161,7 @@ class CompletionRequest(OpenAIRequest):
         "suffix": (None, ""),
     }
 
-    prompt: Prompt | list[str] | list[list[int]] = Field(
+    prompt: Prompt | list[Prompt] = Field(
         description="a string, a list of token ids, or a list of several of one of these; none of them empty"
     )
     echo: bool | None = Field(False, description="true puts the prompt before its answer")

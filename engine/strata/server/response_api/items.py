@@ -96,7 +96,7 @@ def read_item(value: Any, index: int) -> InputItem:
     if not isinstance(value, dict):
         raise RequestError(f"'input[{index}]' is no object; the items of 'input' are objects", param=f"input[{index}]")
     kind = value.get("type", "message")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise RequestError(
             f"'input[{index}]' has the type {kind!r}; served are: {', '.join(_KINDS)}",
             param=f"input[{index}].type",
