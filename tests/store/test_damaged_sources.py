@@ -26,8 +26,6 @@ from strata.store.sources.gguf_parts import GGUFParts
 from strata.store.sources.safetensors import SafetensorsSource
 from tests.store import test_gguf_families, test_schemes
 
-settings.register_profile("long", max_examples=10_000)
-
 
 def read_everything(open_: Callable[[Path], Source], path: Path, out: Path) -> bool:
     """Do all that a conversion does; whether it ended well. Any error but ours passes through."""
@@ -79,6 +77,7 @@ def gguf_file(directory: Path) -> Whole:
     return Whole(path, start)
 
 
+@settings(deadline=None)
 @given(changes=CHANGES, end=st.none() | st.floats(0, 1))
 def test_bytes_of_a_gguf(
     gguf_file: Whole, directory: Path, changes: list[tuple[float, int, bytes]], end: float | None
@@ -115,6 +114,7 @@ def gguf_files(directory: Path) -> dict[str, Whole]:
     return {family: Whole(test_gguf_families.write(directory / name, family)) for family, name in names.items()}
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_metadata_of_a_gguf(gguf_files: dict[str, Whole], directory: Path, data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(sorted(gguf_files)))
@@ -172,6 +172,7 @@ def quantised(directory: Path) -> dict[str, Whole]:
     return {name: Whole(path) for name, path in paths.items()}
 
 
+@settings(deadline=None)
 @given(scheme=st.sampled_from(SCHEMES), changes=CHANGES, end=st.none() | st.floats(0, 1))
 def test_bytes_of_safetensors(
     quantised: dict[str, Whole],
@@ -191,6 +192,7 @@ def test_bytes_of_safetensors(
 TABLES = ["config.json", "model.safetensors.index.json", "tokenizer_config.json"]
 
 
+@settings(deadline=None)
 @given(
     scheme=st.sampled_from(SCHEMES),
     file=st.sampled_from(TABLES),

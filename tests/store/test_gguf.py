@@ -62,6 +62,19 @@ def test_dequantises_as_the_library_does(tmp_path: Path, kind: str) -> None:
     assert torch.equal(numbers(source.read("blk.0.extra.weight", slice(8, 40))), expected[8:40])
 
 
+def test_a_vector_is_read_by_its_blocks(tmp_path: Path) -> None:
+    kind = gguf.GGMLQuantizationType.Q8_0
+    raw = gguf.quants.quantize(np.random.default_rng(0).normal(size=96).astype(np.float32), kind)
+
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("blk.0.extra.bias", raw, raw_dtype=kind)
+
+    source = GGUFSource(write_gguf(tmp_path / "m.gguf", edit=edit))
+    expected = torch.from_numpy(gguf.quants.dequantize(raw, kind))
+    assert torch.equal(numbers(source.read("blk.0.extra.bias")), expected)
+    assert torch.equal(numbers(source.read("blk.0.extra.bias", slice(3, 40))), expected[3:40])
+
+
 def numbers(tensor: torch.Tensor | QuantizedTensor) -> torch.Tensor:
     return quant.get(tensor.format).unpack(tensor) if isinstance(tensor, QuantizedTensor) else tensor
 

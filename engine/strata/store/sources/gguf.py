@@ -82,11 +82,9 @@ class GGUFSource:
             )
         head_rows = num_rows // heads
         start, stop, _ = rows.indices(num_rows)
-        first = start - start % head_rows
-        read = self._decoded(stored, None, slice(first, stop + -stop % head_rows))
-        order = (
-            torch.arange(first, stop + -stop % head_rows).view(-1, head_rows // 2, 2).transpose(1, 2).flatten() - first
-        )
+        first, last = start - start % head_rows, stop + -stop % head_rows
+        read = self._decoded(stored, None, slice(first, last))
+        order = torch.arange(last - first).view(-1, head_rows // 2, 2).transpose(1, 2).flatten()
         order = order[start - first : stop - first]
         if isinstance(read, QuantizedTensor):
             parts = {part: tensor[order] for part, tensor in read.parts.items()}
@@ -96,7 +94,9 @@ class GGUFSource:
     def _decoded(self, stored: str, expert: int | None, rows: slice) -> Tensor | QuantizedTensor:
         import torch
 
-        data, info = self._file.read(stored, expert, rows)
+        is_vector = len(self._file.tensors[stored].shape) == (1 if expert is None else 2)
+        # The blocks of a vector hold several of its numbers.
+        data, info = self._file.read(stored, expert, WHOLE if is_vector else rows)
         raw = torch.frombuffer(data, dtype=torch.uint8)
         if info.type == MXFP4 and len(info.shape) == 2:
             return _mxfp4(
@@ -104,7 +104,7 @@ class GGUFSource:
             )
         plain = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(info.type)
         tensor = _dequantised(raw, info.type) if plain is None else raw.view(plain)
-        return tensor.view(-1, *info.shape[1:])
+        return tensor[rows] if is_vector else tensor.view(-1, *info.shape[1:])
 
     def _rope_heads(self, name: str) -> int | None:
         if self._interleaved and ".self_attn.q_proj." in name:

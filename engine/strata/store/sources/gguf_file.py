@@ -67,10 +67,10 @@ class GGUFFile:
         self.tensors = self._tensors(num_tensors)
 
     def read(self, info: TensorInfo, rows: slice = slice(None)) -> bytearray:
-        """A copy of the bytes of a tensor, or of some of its rows (its first dimension)."""
-        row_bytes = info.num_bytes // info.shape[0]
+        """A copy of the bytes of a tensor, or of some rows of a matrix (along its first dimension)."""
         first, last, _ = rows.indices(info.shape[0])
-        start, end = info.offset + first * row_bytes, info.offset + last * row_bytes
+        start = info.offset + first * info.num_bytes // info.shape[0]
+        end = info.offset + last * info.num_bytes // info.shape[0]
         copy = bytearray(memoryview(self._data)[start:end])
         # What has been read of a mapped file counts as the process's memory until it is told to forget it.
         page = start - start % mmap.PAGESIZE
