@@ -13,7 +13,6 @@ from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.estimate import estimate
 from strata.plan.fit import HOST_SHARE, Fit, Machine, fit
 from strata.plan.memory import kv_token_bytes
-from strata.plan.parts import weight_parts
 from strata.plan.speed import Rates, Shares
 from tests.plan.configs import public
 
@@ -33,36 +32,37 @@ def settings(max_model_len: int | None = 8192, num_seqs: int = 1) -> EngineConfi
 def place(
     name: str, *, vram_gib: float | None = 24, ram_gib: float | None = None, config: EngineConfig | None = None
 ) -> Fit:
-    model = public(name)
     machine = Machine(
         vram_bytes=None if vram_gib is None else int(vram_gib * GIB),
         ram_bytes=None if ram_gib is None else int(ram_gib * GIB),
         rates=RATES,
     )
-    return fit(model, weight_parts(model, "int4"), config or settings(), machine, element_bytes=2)
+    return fit(public(name), config or settings(), machine, element_bytes=2)
 
 
 def test_a_model_that_fits_leaves_host_memory_alone() -> None:
     found = place("qwen3-30b-a3b")
     assert found.problem is None
-    assert found.slots == found.num_experts == 48 * 128
+    assert found.slots == found.parts.num_experts == 48 * 128
     assert (found.ram_experts, found.disk_experts) == (0, 0)
     assert found.shares == Shares(1, 0, 0)
     assert found.kv == 8192 * kv_token_bytes(public("qwen3-30b-a3b"), 2)
-    assert found.free == found.capacity - found.shared - found.kv - found.workspace - found.slots * found.expert > 0
+    assert (
+        found.free == found.capacity - found.shared - found.kv - found.workspace - found.slots * found.parts.expert > 0
+    )
 
 
 def test_what_a_card_has_left_takes_experts_and_the_host_holds_all() -> None:
     found = place("gpt-oss-120b", ram_gib=128)
-    assert 0 < found.slots < found.num_experts == found.ram_experts
+    assert 0 < found.slots < found.parts.num_experts == found.ram_experts
     assert found.disk_experts == 0
-    assert 0 <= found.free < found.expert, "another expert would not fit"
+    assert 0 <= found.free < found.parts.expert, "another expert would not fit"
     assert found.shares == Shares(found.slots / 4608, 1 - found.slots / 4608, 0)
 
 
 def test_what_the_host_cannot_hold_is_on_disk() -> None:
     found = place("gpt-oss-120b", ram_gib=32)
-    assert found.ram_experts == int(32 * GIB * HOST_SHARE // found.expert)
+    assert found.ram_experts == int(32 * GIB * HOST_SHARE // found.parts.expert)
     assert found.ram_experts + found.disk_experts == 4608
     shares = found.shares
     assert shares.vram + shares.ram + shares.disk == pytest.approx(1)
@@ -72,11 +72,11 @@ def test_what_the_host_cannot_hold_is_on_disk() -> None:
 def test_a_cpu_reads_everything_from_its_memory() -> None:
     found = place("qwen3-30b-a3b", vram_gib=None, ram_gib=32)
     assert found.problem is None
-    assert (found.slots, found.ram_experts) == (found.num_experts, 0)
+    assert (found.slots, found.ram_experts) == (found.parts.num_experts, 0)
     assert found.capacity == int(32 * GIB * HOST_SHARE)
     too_small = place("qwen3-30b-a3b", vram_gib=None, ram_gib=16)
     assert too_small.problem is not None
-    assert "more memory is needed" in too_small.problem
+    assert "are needed of host memory" in too_small.problem
 
 
 def fits_with(config: EngineConfig) -> bool:
@@ -87,7 +87,7 @@ def test_advice_names_the_largest_settings_that_fit() -> None:
     asked = settings(max_model_len=40960, num_seqs=8)
     problem = place("qwen3-8b", config=asked).problem
     assert problem is not None
-    match = re.search(r"a max_model_len of (\d+) or a concurrency of (\d+)$", problem)
+    match = re.search(r"What fits: max_model_len (\d+), or max_num_seqs (\d+), or [\d.]+ GiB more$", problem)
     assert match is not None, problem
     length, num_seqs = int(match[1]), int(match[2])
 
@@ -100,10 +100,13 @@ def test_advice_names_the_largest_settings_that_fit() -> None:
     assert not fits_with(changed(max_num_seqs=num_seqs + 1))
 
 
-def test_weights_that_do_not_fit_ask_for_another_dtype_or_card() -> None:
+def test_weights_that_do_not_fit_ask_for_another_dtype_or_more_memory() -> None:
     problem = place("qwen3-8b", vram_gib=4).problem
     assert problem is not None
-    assert "a smaller dtype or a card with more memory is needed" in problem
+    assert re.search(r"What fits: [\d.]+ GiB more$", problem)
+    problem = place("qwen3-8b", vram_gib=12, config=replace(settings(), dtype="bf16")).problem
+    assert problem is not None
+    assert "What fits: dtype int8, or " in problem
 
 
 def test_more_context_than_the_checkpoint_has_is_refused() -> None:

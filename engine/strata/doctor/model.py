@@ -6,21 +6,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_config
+from strata.config import EngineConfig, ModelConfig
 from strata.doctor.finding import Finding, Level, fail, ok, warn
 from strata.doctor.host import check_disk
-from strata.errors import StrataError
-from strata.plan.estimate import estimate
-from strata.plan.fit import Machine
-from strata.plan.memory import format_bytes
+from strata.errors import HardwareError, StrataError
+from strata.plan.estimate import KV_BYTES
+from strata.plan.memory import DeviceMemory, format_bytes, plan_memory
 from strata.plan.parts import weight_parts
 from strata.plan.shape import check
-from strata.plan.speed import Rates
 from strata.store.convert import is_store
 from strata.store.files import load_tokenizer, read_json_if_there
 from strata.store.peek import peek
 from strata.store.reader import Store
-from strata.store.sources import open_source, recommended, source_path
+from strata.store.sources import Source, open_source, recommended, source_path
 from strata.store.sources.hub import HubName
 
 CHECKPOINT_ADVICE = (
@@ -28,51 +26,41 @@ CHECKPOINT_ADVICE = (
 )
 
 
-def check_model(source: str, dtype: str, *, vram_bytes: int | None, ram_bytes: int, cache: Path) -> Iterator[Finding]:
+def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> Iterator[Finding]:
     """The model as ``strata serve SOURCE --dtype DTYPE`` would take it, without reading its weights.
 
-    ``vram_bytes``: of the card that would run it; None: the CPU.
+    ``memory``: of what would run it. ``cache``: where it would be converted to.
     """
     try:
         if HubName.parse(source) is not None:
-            yield from _on_hub(source, dtype, vram_bytes, ram_bytes, cache)
-            return
-        path = source_path(source)
-        if is_store(path):
+            found = peek(source)
+            yield ok("model", f"on the Hub, only config.json was looked at: {_about(found.model)}")
+        elif is_store(path := source_path(source)):
             store = Store.open(path)
-            yield ok(
-                "model",
-                f"a store of {store.manifest.dtype}, {format_bytes(store.num_bytes)}: {_about(store.model_config)}",
-            )
+            stored = format_bytes(store.num_bytes)
+            yield ok("model", f"a store of {store.dtype}, {stored}: {_about(store.model_config)}")
             yield from _tokenizer(path, store.model_config)
-            yield _fit(store.model_config, store.manifest.dtype, vram_bytes, ram_bytes)
+            yield _fit(store.model_config, store.dtype, store.num_bytes, memory)
             return
-        opened = open_source(path, recommended(source))
-        model = read_hf_config(opened.config, origin=opened.origin)
-        check(model, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
-        yield ok("model", f"{len(opened.tensors)} tensors, all that are needed: {_about(model)}")
-        with tempfile.TemporaryDirectory() as directory:
-            opened.write_tokenizer(Path(directory))
-            yield from _tokenizer(Path(directory), model)
+        else:
+            found = peek(source)
+            yield from _checkpoint(open_source(path, recommended(source)), found.model)
     except StrataError as error:
         yield fail("model", str(error), CHECKPOINT_ADVICE)
         return
-    yield _fit(model, dtype, vram_bytes, ram_bytes)
-    yield from _room(model, dtype, cache)
+    weight_bytes = int(weight_parts(found.model, dtype, found.expert_format).total)
+    yield _fit(found.model, dtype, weight_bytes, memory)
+    room = check_disk(cache, weight_bytes)
+    if room.level is not Level.OK:
+        yield room
 
 
-def _on_hub(source: str, dtype: str, vram_bytes: int | None, ram_bytes: int, cache: Path) -> Iterator[Finding]:
-    """By its config.json; its files are not fetched to be looked at."""
-    model = peek(source).model
-    yield ok("model", f"on the Hub, only config.json was looked at: {_about(model)}")
-    yield _fit(model, dtype, vram_bytes, ram_bytes)
-    yield from _room(model, dtype, cache)
-
-
-def _room(model: ModelConfig, dtype: str, cache: Path) -> Iterator[Finding]:
-    found = check_disk(cache, int(weight_parts(model, dtype).total))
-    if found.level is not Level.OK:
-        yield found
+def _checkpoint(opened: Source, model: ModelConfig) -> Iterator[Finding]:
+    check(model, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
+    yield ok("model", f"{len(opened.tensors)} tensors, all that are needed: {_about(model)}")
+    with tempfile.TemporaryDirectory() as directory:
+        opened.write_tokenizer(Path(directory))
+        yield from _tokenizer(Path(directory), model)
 
 
 def _about(model: ModelConfig) -> str:
@@ -100,23 +88,17 @@ def _tokenizer(directory: Path, model: ModelConfig) -> Iterator[Finding]:
         )
 
 
-def _fit(model: ModelConfig, dtype: str, vram_bytes: int | None, ram_bytes: int) -> Finding:
-    config = EngineConfig(model="", dtype=dtype, scheduler=SchedulerConfig(max_num_seqs=1))  # type: ignore[arg-type]
-    machine = Machine(vram_bytes, ram_bytes, Rates(device=1.0))
-    found = estimate(model, config, machine)
-    where = "RAM" if vram_bytes is None else "VRAM"
-    if found.fit.problem is not None:
-        advice = (
-            "serve it with such a --max-model-len, a smaller --dtype, or on a larger machine (strata plan shows each)"
-        )
-        return warn("fit", f"{dtype} for one sequence of full length: {found.fit.problem}", advice)
-    if found.fit.slots < found.fit.num_experts:
+def _fit(model: ModelConfig, dtype: str, weight_bytes: int, memory: DeviceMemory) -> Finding:
+    """What ``strata serve`` would plan with its own settings."""
+    config = EngineConfig(model="", dtype=dtype)  # type: ignore[arg-type]
+    try:
+        plan = plan_memory(model, config, memory=memory, weight_bytes=weight_bytes, element_bytes=KV_BYTES)
+    except HardwareError as error:
         return warn(
-            "fit",
-            f"{dtype}: {found.fit.slots} of {found.fit.num_experts} experts fit in {where}",
-            "a smaller --dtype or a larger card holds more; strata plan shows each",
+            "fit", f"{dtype}: {error}", "serve it with such a setting, or elsewhere; strata plan shows each dtype"
         )
+    where = "RAM" if memory.device == "cpu" else "VRAM"
     return ok(
         "fit",
-        f"{dtype}: {format_bytes(int(found.parts.total))} of weights and one sequence of full length fit in {where}",
+        f"{dtype}: {format_bytes(weight_bytes)} of weights and {plan.num_kv_tokens} tokens of KV cache fit in {where}",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.fit import Fit, Machine, fit
-from strata.plan.parts import WeightParts, weight_parts
+from strata.plan.parts import WeightParts
 from strata.plan.speed import Rates, Roofline, Shares, roofline, step_bytes
 
 KV_BYTES = 2  # of an element of KV cache and activations: bf16
@@ -29,9 +29,12 @@ class Estimate:
     """One bit format. ``bounds`` are empty where the model does not fit."""
 
     dtype: str
-    parts: WeightParts
     fit: Fit
     bounds: tuple[Bound, ...]
+
+    @property
+    def parts(self) -> WeightParts:
+        return self.fit.parts
 
 
 def estimate(
@@ -48,16 +51,16 @@ def estimate(
     ``hit_share``: share of a token's experts that are found in VRAM; None takes the share of experts that are there.
     Raises OptionError for a ``max_model_len`` beyond the checkpoint's positions.
     """
-    parts = weight_parts(model, config.dtype, expert_format)
-    placed = fit(model, parts, config, machine, element_bytes=KV_BYTES)
+    placed = fit(model, config, machine, expert_format=expert_format, element_bytes=KV_BYTES)
     if placed.problem is not None:
-        return Estimate(config.dtype, parts, placed, ())
+        return Estimate(config.dtype, placed, ())
     shares = _with_hits(placed.shares, hit_share)
     contexts = sorted({min(SHORT_CONTEXT, placed.max_model_len), placed.max_model_len})
     bounds = tuple(
-        _bound(model, parts, machine.rates, shares, context, config.scheduler.max_num_seqs) for context in contexts
+        _bound(model, placed.parts, machine.rates, shares, context, config.scheduler.max_num_seqs)
+        for context in contexts
     )
-    return Estimate(config.dtype, parts, placed, bounds)
+    return Estimate(config.dtype, placed, bounds)
 
 
 def _with_hits(shares: Shares, hit_share: float | None) -> Shares:

@@ -7,12 +7,12 @@ every expert; what host memory does not hold is read from disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from strata.config import EngineConfig, ModelConfig
-from strata.plan.advice import largest
+from strata.plan.advice import find_ways
 from strata.plan.memory import format_bytes, kv_token_bytes, resolve_max_model_len, workspace_bytes
-from strata.plan.parts import WeightParts
+from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.speed import Rates, Shares
 
 # Share of the host's memory that experts may take: the system, the server and page cache live there too.
@@ -32,13 +32,12 @@ class Machine:
 class Fit:
     """Bytes in the computing device's memory and beside it. ``max_model_len`` tokens for each of ``num_seqs``."""
 
+    parts: WeightParts
     capacity: int  # that Strata may fill of the device's memory
     shared: int
     kv: int
     workspace: int
     slots: int  # experts in VRAM (on a CPU: in its memory)
-    num_experts: int
-    expert: float
     ram_experts: int  # of those that host memory holds for the card
     disk_experts: int
     max_model_len: int
@@ -47,72 +46,76 @@ class Fit:
 
     @property
     def free(self) -> int:
-        return int(self.capacity - self.shared - self.kv - self.workspace - self.slots * self.expert)
+        return int(self.capacity - self.shared - self.kv - self.workspace - self.slots * self.parts.expert)
 
     @property
     def shares(self) -> Shares:
         """Where a token finds its experts if every one is as likely."""
-        if not self.num_experts:
+        num_experts = self.parts.num_experts
+        if not num_experts:
             return Shares()
-        vram = self.slots / self.num_experts
-        disk = (1 - vram) * self.disk_experts / self.num_experts
+        vram = self.slots / num_experts
+        disk = (1 - vram) * self.disk_experts / num_experts
         return Shares(vram, 1 - vram - disk, disk)
 
 
-def fit(model: ModelConfig, parts: WeightParts, config: EngineConfig, machine: Machine, *, element_bytes: int) -> Fit:
-    """Place the model for ``max_num_seqs`` sequences of ``max_model_len`` tokens (both from ``config``).
+def fit(
+    model: ModelConfig,
+    config: EngineConfig,
+    machine: Machine,
+    *,
+    expert_format: str | None = None,
+    element_bytes: int,
+) -> Fit:
+    """Place the model in ``config.dtype`` for ``max_num_seqs`` sequences of ``max_model_len`` tokens.
 
-    Raises OptionError for a ``max_model_len`` beyond the checkpoint's positions.
+    ``expert_format``: see ``weight_parts``. ``element_bytes``: of KV cache and activations. Raises OptionError for a
+    ``max_model_len`` beyond the checkpoint's positions.
     """
     on_card = machine.vram_bytes is not None
-    share = config.device.gpu_memory_utilization if on_card else HOST_SHARE
-    device_bytes = machine.vram_bytes if on_card else machine.ram_bytes
     length, num_seqs = resolve_max_model_len(model, config), config.scheduler.max_num_seqs
-    workspace = workspace_bytes(model, config, element_bytes)
-    kv = num_seqs * length * kv_token_bytes(model, element_bytes)
-    # On a CPU the experts are no cache: they are in memory like everything else.
-    shared = int(parts.shared)
-    needed = shared + kv + workspace + (0 if on_card else int(parts.experts))
-    capacity = needed if device_bytes is None else int(device_bytes * share)
-    left = max(0, capacity - shared - kv - workspace)
+
+    def kv_bytes(changed: EngineConfig) -> int:
+        tokens = changed.scheduler.max_num_seqs * resolve_max_model_len(model, changed)
+        return tokens * kv_token_bytes(model, element_bytes)
+
+    def needed(changed: EngineConfig) -> int:
+        weights = parts if changed.dtype == config.dtype else weight_parts(model, changed.dtype, expert_format)
+        held = weights.shared if on_card else weights.total
+        return int(held) + kv_bytes(changed) + workspace_bytes(model, changed, element_bytes)
+
+    def capacity(changed: EngineConfig) -> int:
+        if machine.vram_bytes is not None:
+            return int(machine.vram_bytes * changed.device.gpu_memory_utilization)
+        return needed(changed) if machine.ram_bytes is None else int(machine.ram_bytes * HOST_SHARE)
+
+    parts = weight_parts(model, config.dtype, expert_format)
+    problem = None
+    if (short := needed(config) - capacity(config)) > 0:
+        ways = find_ways(config, lambda changed: needed(changed) <= capacity(changed), max_model_len=length)
+        listed = [" and ".join(map(str, way)) for way in ways] + [f"{format_bytes(short, round_up=True)} more"]
+        problem = (
+            f"{format_bytes(needed(config))} are needed {'on the card' if on_card else 'of host memory'}, and Strata "
+            f"may fill {format_bytes(capacity(config))}. What fits: {', or '.join(listed)}"
+        )
+    shared, kv, workspace = int(parts.shared), kv_bytes(config), workspace_bytes(model, config, element_bytes)
+    left = max(0, capacity(config) - shared - kv - workspace)
     slots = min(parts.num_experts, int(left // parts.expert)) if parts.num_experts else 0
     ram = disk = 0
     if on_card and slots < parts.num_experts:
         held = parts.num_experts if machine.ram_bytes is None else int(machine.ram_bytes * HOST_SHARE // parts.expert)
         ram = min(parts.num_experts, held)
         disk = parts.num_experts - ram
-    problem = None
-    if needed > capacity:
-        where = "the card" if on_card else "host memory"
-        problem = (
-            f"{format_bytes(needed - capacity)} are missing: {where} leaves Strata {format_bytes(capacity)} "
-            f"({share:.0%} of it). {_advice(model, parts, config, capacity, on_card, element_bytes)}"
-        )
     return Fit(
-        capacity, shared, kv, workspace, slots, parts.num_experts, parts.expert, ram, disk, length, num_seqs, problem
+        parts,
+        capacity(config),
+        shared,
+        kv,
+        workspace,
+        slots,
+        ram_experts=ram,
+        disk_experts=disk,
+        max_model_len=length,
+        num_seqs=num_seqs,
+        problem=problem,
     )
-
-
-def _advice(
-    model: ModelConfig, parts: WeightParts, config: EngineConfig, capacity: int, on_card: bool, element_bytes: int
-) -> str:
-    """The largest setting that fits, of those that the user may lower one at a time."""
-    weights = parts.shared + (0 if on_card else parts.experts)
-    scheduler = config.scheduler
-
-    def fits(length: int, num_seqs: int) -> bool:
-        changed = replace(config, scheduler=replace(scheduler, max_model_len=length, max_num_seqs=num_seqs))
-        kv = num_seqs * length * kv_token_bytes(model, element_bytes)
-        return weights + kv + workspace_bytes(model, changed, element_bytes) <= capacity
-
-    length = resolve_max_model_len(model, config)
-    ways = []
-    if shorter := largest(1, length, lambda n: fits(n, scheduler.max_num_seqs)):
-        ways.append(f"a max_model_len of {shorter}")
-    if fewer := largest(1, scheduler.max_num_seqs, lambda n: fits(length, n)):
-        ways.append(f"a concurrency of {fewer}")
-    if ways:
-        return f"What fits: {' or '.join(ways)}"
-    where = "a card with more memory" if on_card else "more memory"
-    workspace = format_bytes(workspace_bytes(model, config, element_bytes))
-    return f"Weights take {format_bytes(int(weights))} and workspace {workspace}: a smaller dtype or {where} is needed"

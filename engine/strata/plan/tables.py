@@ -54,14 +54,16 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
         _bytes_row(f"KV cache, {first.num_seqs} x {first.max_model_len} tokens", estimates, lambda e: e.fit.kv),
         _bytes_row("workspace", estimates, lambda e: e.fit.workspace),
     ]
-    if first.num_experts:
-        lines.append(_row(f"experts of {first.num_experts}", [_experts(e) for e in estimates]))
-        lines.append(_bytes_row("  in bytes", estimates, lambda e: e.fit.slots * e.fit.expert))
+    if estimates[0].parts.num_experts:
+        lines.append(_row(f"experts of {estimates[0].parts.num_experts}", [_experts(e) for e in estimates]))
+        lines.append(_bytes_row("  in bytes", estimates, lambda e: e.fit.slots * e.parts.expert))
     lines.append(_row("left over", [_left(e) for e in estimates]))
-    if on_card and first.num_experts:
-        lines.append(_bytes_row("host RAM: experts", estimates, lambda e: e.fit.ram_experts * e.fit.expert))
+    if on_card and estimates[0].parts.num_experts:
+        lines.append(_bytes_row("host RAM: experts", estimates, lambda e: e.fit.ram_experts * e.parts.expert))
         if any(e.fit.disk_experts for e in estimates):
-            lines.append(_bytes_row("disk: experts beyond RAM", estimates, lambda e: e.fit.disk_experts * e.fit.expert))
+            lines.append(
+                _bytes_row("disk: experts beyond RAM", estimates, lambda e: e.fit.disk_experts * e.parts.expert)
+            )
     lines.append(_bytes_row("disk: the store", estimates, lambda e: e.parts.total))
     lines += [f"{e.dtype} does not fit: {e.fit.problem}." for e in estimates if e.fit.problem]
     return lines
@@ -95,6 +97,8 @@ def as_dict(model: ModelConfig, estimates: Sequence[Estimate]) -> dict[str, Any]
 
 def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
     parts, fit = estimate.parts, estimate.fit
+    places = asdict(fit)
+    del places["parts"]
     return {
         "weights": {
             **asdict(parts),
@@ -103,7 +107,7 @@ def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
             "shared_per_token": parts.shared_per_token,
             "experts_per_token_bytes": parts.experts_per_token_bytes,
         },
-        "fit": {**asdict(fit), "free": fit.free, "fits": fit.problem is None},
+        "fit": {**places, "free": fit.free, "fits": fit.problem is None},
         "decode": [_bound_dict(bound) for bound in estimate.bounds],
     }
 
@@ -128,8 +132,8 @@ def _bytes_row(name: str, estimates: Sequence[Estimate], size: Callable[[Estimat
 
 
 def _experts(estimate: Estimate) -> str:
-    fit = estimate.fit
-    return f"{fit.slots} ({100 * fit.slots // fit.num_experts} %)"
+    slots, num_experts = estimate.fit.slots, estimate.parts.num_experts
+    return f"{slots} ({100 * slots // num_experts} %)"
 
 
 def _left(estimate: Estimate) -> str:
