@@ -75,7 +75,7 @@ def write_saved(directory: Path, model: Any) -> Path:
 
 
 def write_config(directory: Path, model: Any) -> None:
-    table = model.config.to_dict() | {"architectures": [type(model).__name__], "num_experts": EXPERTS}
+    table = model.config.to_dict() | {"architectures": [type(model).__name__]}
     (directory / "config.json").write_text(json.dumps(table))
 
 

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from strata import quant
 from strata.config import read_hf_config
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.plan.shape import check
+from strata.quant import QuantizedTensor
+from strata.store.convert import convert
+from strata.store.reader import Store
 from strata.store.sources.safetensors import SafetensorsSource
 from tests.store import packing
 from tests.store.checkpoints import config, weights, write_hf
@@ -76,6 +80,16 @@ def fp8(scale: str, block: tuple[int, int] | None, settings: dict[str, Any]) -> 
         return {f"{module}.weight": stored, f"{module}.{scale}": scales if block else scales.view(1)}, numbers
 
     return Case(settings, encode, ("weight", scale))
+
+
+def fp8_powers(module: str, weight: torch.Tensor) -> Encoded:
+    """Scales of blocks that are powers of two, stored as exponents (DeepSeek's "ue8m0")."""
+    tensors, _ = fp8("weight_scale_inv", (24, 40), {}).encode(module, weight)
+    powers = torch.exp2(torch.log2(tensors[f"{module}.weight_scale_inv"]).ceil())
+    spread = powers.repeat_interleave(24, 0)[: len(weight)].repeat_interleave(40, 1)[:, : weight.shape[1]]
+    stored = (weight / spread).to(torch.float8_e4m3fn)
+    scales = powers.to(torch.float8_e8m0fnu)
+    return {f"{module}.weight": stored, f"{module}.weight_scale_inv": scales}, stored.float() * spread
 
 
 def fp8_rows(module: str, weight: torch.Tensor) -> Encoded:
@@ -147,6 +161,11 @@ CASES = {
         bits=8,
     ),
     "fp8, blocks": fp8("weight_scale_inv", (24, 40), {"quant_method": "fp8", "weight_block_size": [24, 40]}),
+    "fp8, blocks of powers of two": Case(
+        {"quant_method": "fp8", "weight_block_size": [24, 40], "scale_fmt": "ue8m0"},
+        fp8_powers,
+        ("weight", "weight_scale_inv"),
+    ),
     "fp8, one scale": fp8("weight_scale", None, {"quant_method": "fp8", "activation_scheme": "static"}),
     "fp8, rows": Case({"quant_method": "fbgemm_fp8"}, fp8_rows, ("weight", "weight_scale")),
     "fp8, compressed-tensors": Case(
@@ -190,6 +209,52 @@ def test_gives_the_numbers_that_the_format_stands_for(tmp_path: Path, name: str)
         assert torch.equal(source.read(weight, slice(5, 19)), found[5:19])
     assert source.tensors[f"{PLAIN}.weight"].dtype == "BF16"
     assert "quantization_config" not in source.config
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("awq", 0.008),
+        ("gptq", 0.008),
+        ("gptq, version 2", 0.008),
+        ("packed, symmetric", 0.008),
+        ("packed, asymmetric", 0.008),
+        ("fp8, blocks", 0.09),  # these are no 4-bit weights
+        ("int8", 0.09),
+    ],
+)
+def test_a_store_holds_the_numbers_of_its_source(tmp_path: Path, name: str, bound: float) -> None:
+    path, expected = write(tmp_path / "m", CASES[name])
+    store = Store.open(convert(str(path), tmp_path / "store", "int4"))
+    for key, weight in store.load():
+        if isinstance(weight, QuantizedTensor) and weight.format == "int4":
+            error = quant.get("int4").unpack(weight) - expected[key]
+            assert float(error.norm() / expected[key].norm()) < (0.09 if PLAIN in key else bound), key
+
+
+def test_modules_of_one_checkpoint_may_be_compressed_in_several_ways(tmp_path: Path) -> None:
+    settings = compressed("mixed-precision")
+    kinds = {"q_proj": "packed, asymmetric", "up_proj": "int8", "down_proj": "fp8, compressed-tensors"}
+    settings["config_groups"] = {
+        part: CASES[name].settings["config_groups"]["group_0"]
+        | {"format": CASES[name].settings["format"], "targets": [f"re:.*{part}"]}
+        for part, name in kinds.items()
+    }
+    table = config(quantization_config=settings)
+    expected = weights(table)
+    stored = {name: weight.bfloat16() for name, weight in expected.items()}
+    for name in list(expected):
+        module = name.removesuffix(".weight")
+        if (part := module.rpartition(".")[2]) in kinds:
+            del stored[name]
+            tensors, expected[name] = CASES[kinds[part]].encode(module, expected[name])
+            stored |= tensors
+    source = SafetensorsSource(write_hf(tmp_path / "m", table, tensors=stored, dtype=None))
+    assert set(source.tensors) == set(expected)
+    for name, numbers in expected.items():
+        found = source.read(name)
+        assert isinstance(found, torch.Tensor)
+        assert torch.equal(found.float(), numbers), name
 
 
 @pytest.mark.parametrize("name", CASES)
