@@ -20,10 +20,11 @@ Encode = Callable[[str], list[int]]
 
 class OtherServer:
     """A server of the API by another hand: no ``ignore_eos``, no usage, no /metrics; with ``has_tokenize`` a /tokenize
-    as vLLM's. ``prompts``: what it was asked for."""
+    as vLLM's. ``prompts``: what it was asked for. ``behaviour``: how an answer goes on after its first chunk."""
 
     def __init__(self, encode: Encode, *, has_tokenize: bool) -> None:
         self.prompts: list[str] = []
+        self.behaviour = "well"
         self.url = ""
         self._encode = encode
         self._has_tokenize = has_tokenize
@@ -54,6 +55,16 @@ class OtherServer:
         for _ in range(body["max_tokens"]):
             chunk = {"choices": [{"index": 0, "text": " word", "finish_reason": None}]}
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            if self.behaviour == "stop":
+                return response
+            if self.behaviour == "close":
+                assert request.transport is not None
+                request.transport.close()
+                return response
+            if self.behaviour == "hang":
+                await asyncio.Event().wait()  # until the client goes
+            if self.behaviour == "garble":
+                await response.write(b"data: {\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
 
@@ -62,7 +73,7 @@ class OtherServer:
 def run_other(server: OtherServer) -> Iterator[OtherServer]:
     """On a free port, in a thread of its own."""
     loop = asyncio.new_event_loop()
-    runner = web.AppRunner(server.app())
+    runner = web.AppRunner(server.app(), handler_cancellation=True)
 
     async def start() -> int:
         await runner.setup()

@@ -24,7 +24,7 @@ from strata.plan.fake_nvml import FakeCard, FakeNvml
 from strata.plan.nvml import open_nvml
 from strata.request import GenerationRequest, TokenOutput
 from strata.scheduler.stats import SchedulerStats
-from tests.bench.serve.conftest import OtherServer
+from tests.bench.serve.conftest import OtherServer, run_other
 from tests.server.conftest import Live
 
 Encode = Callable[[str], list[int]]
@@ -86,12 +86,16 @@ async def test_the_engine_s_own_speed_stands_beside_the_client_s(live: Callable[
     assert "| client ÷ engine |" in report.markdown()
 
 
-async def test_prompts_come_near_to_their_length_once_the_server_has_counted(live: Callable[..., Live]) -> None:
-    server = live(max_model_len=2048)
-    report = await measure(server.url, mix=(Shape(1, 300, 5),), concurrency=(2,))
-    (level,) = report.levels
-    assert level.prompt_tokens / level.num_answered == pytest.approx(300, rel=0.15)
-    assert len({request.prompt_token_ids for request in server.engine.requests}) == len(server.engine.requests)
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+async def test_strata_counts_prompts_exactly(live: Callable[..., Live], endpoint: str) -> None:
+    """What a chat template adds is taken off."""
+    server = live(max_model_len=1024)
+    report = await measure(server.url, mix=(Shape(1, 300, 5),), concurrency=(2,), endpoint=endpoint)
+    assert report.levels[0].prompt_tokens == 8 * 300
+    assert "exact number of tokens" in "\n".join(report.notes)
+    sent = [request.prompt_token_ids for request in server.engine.requests]
+    assert [len(prompt) for prompt in sent[-8:]] == [300] * 8
+    assert len(set(sent)) == len(sent)
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
@@ -149,6 +153,29 @@ async def test_cancelling_reports_what_there_is(live: Callable[..., Live]) -> No
 
 
 # --- another server
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error"),
+    [
+        ("close", "the connection broke (ClientPayloadError)"),
+        ("stop", "the stream ended before it was complete"),
+        ("garble", "not an answer of this API (JSONDecodeError)"),
+        ("hang", "silent for too long"),
+    ],
+)
+async def test_answers_that_break_are_told_apart(encode: Encode, behaviour: str, error: str) -> None:
+    server = OtherServer(encode, has_tokenize=False)
+    with run_other(server):
+
+        def progress(phase: str, done: int, total: int) -> None:
+            if phase == "2 streams":
+                server.behaviour = behaviour
+
+        patience = 1.0 if behaviour == "hang" else 60.0
+        options = ServeOptions(url=server.url, mix=MIX, concurrency=(2,), num_requests=2, timeout_seconds=patience)
+        report = await run(options, progress)
+    assert report.levels[0].errors == {error: 2}
 
 
 async def test_a_server_by_another_hand(other: OtherServer, encode: Encode, request: pytest.FixtureRequest) -> None:

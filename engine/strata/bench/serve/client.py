@@ -99,8 +99,12 @@ class BenchClient:
         answer = Answer(started=time.perf_counter())
         try:
             await self._stream(self._body(prompt, output_tokens), answer)
-        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as error:
-            answer.error = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+        except TimeoutError:
+            answer.error = "silent for too long"
+        except aiohttp.ClientError as error:
+            answer.error = f"the connection broke ({type(error).__name__})"
+        except (ValueError, LookupError, TypeError) as error:
+            answer.error = f"not an answer of this API ({type(error).__name__})"
         answer.ended = time.perf_counter()
         return answer
 
