@@ -183,7 +183,7 @@ def test_a_named_tool_holds_the_answer_to_its_arguments(serve_family: Callable[.
     grammar = served.engine.requests[0].sampling.grammar
     assert grammar is not None
     assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", WEATHER["function"]["parameters"])
-    assert prompt_of(served).endswith('assistant\n<tool_call>\n{"name": "weather", "arguments":')
+    assert prompt_of(served).endswith('</think>\n\n<tool_call>\n{"name": "weather", "arguments":')
 
 
 def test_a_required_call_names_one_of_the_tools(serve_family: Callable[..., Served]) -> None:
@@ -282,6 +282,12 @@ def test_reasoning_can_be_steered(
             '"a b"',
             id="a name with a space",
         ),
+        pytest.param(
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+            "tools[0].function.parameters",
+            '"type" must be "object"',
+            id="a list of arguments",
+        ),
         pytest.param({"functions": [{"name": "now"}]}, "functions", "use 'tools'", id="the older field"),
         pytest.param({"function_call": {"name": "now"}}, "function_call", "use 'tool_choice'", id="the older choice"),
         pytest.param({"reasoning_effort": "vast"}, "reasoning_effort", "'high'", id="unknown effort"),
@@ -310,7 +316,7 @@ def test_a_form_of_the_answer_leaves_no_room_for_calls(serve_family: Callable[..
 @pytest.mark.parametrize(
     ("family", "text", "end"),
     [
-        ("qwen", "{}", "assistant\n"),
+        ("qwen", "{}", "<think>\n\n</think>\n\n"),
         ("deepseek", "{}", "<think>\n</think>\n\n"),
         ("harmony", "{}", "<|channel|>final<|message|>"),
     ],
@@ -328,6 +334,21 @@ def test_schemas_beyond_measure_are_refused(serve_family: Callable[..., Served])
     tool = {"type": "function", "function": {"name": "big", "parameters": {"properties": properties}}}
     error = refusal(serve_family("qwen", "{}", max_model_len=200_000), tools=[tool], tool_choice="required")
     assert (error["param"], "65536" in error["message"]) == ("tools", True)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("depth", [70, 900, 100_000])
+def test_a_schema_that_nests_without_end_is_refused(serve_family: Callable[..., Served], path: str, depth: int) -> None:
+    schema = '{"a":' * depth + "{}" + "}" * depth
+    function = f'"name": "f", "parameters": {schema}'
+    body = {
+        "/v1/chat/completions": f'{{"messages": [], "tools": [{{"type": "function", "function": {{{function}}}}}]}}',
+        "/v1/responses": f'{{"input": "a", "tools": [{{"type": "function", {function}}}]}}',
+    }[path].replace("[]", json.dumps(HELLO))
+    response = serve_family("qwen").client.post(path, content=body.encode())
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert "levels" in message or "recursion" in message
 
 
 def test_a_model_without_tools_says_so(serve: Serve) -> None:

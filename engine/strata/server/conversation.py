@@ -81,6 +81,8 @@ def _check_tools(body: ChatRequest, template: ChatTemplate, formats: Formats) ->
 def _variables(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
     """What the request sets in the template."""
     given = dict(body.chat_template_kwargs or {})
+    if (body.grammar is not None or body.tool_use.is_forced) and "enable_thinking" in template.variables:
+        given.setdefault("enable_thinking", False)  # there is no room for it
     for name in given:
         if name not in template.variables:
             allowed = ", ".join(sorted(template.variables)) or "none"

@@ -86,10 +86,13 @@ class ChoicesEnvelope(ABC):
         if piece.tokens:
             chunk = self._chunk(piece.choice, self._delta(piece.text), logprobs=self._logprobs(piece.tokens))
         elif piece.text:
-            chunk = (self._before_text[piece.choice] + _quote(piece.text) + self._after_text).encode()
+            chunk = self._text(piece.choice, piece.text)
         if piece.finish_reason is not None:
             chunk += self._end(piece.choice)
         return chunk
+
+    def _text(self, index: int, text: str) -> bytes:
+        return (self._before_text[index] + _quote(text) + self._after_text).encode()
 
     def _end(self, index: int) -> bytes:
         return self._chunk(index, self._delta(None), finish_reason=self._answer.choices[index].finish_reason)
@@ -165,18 +168,21 @@ class ChatEnvelope(ChoicesEnvelope):
         choice = self._answer.choices[piece.choice]
         num_calls = len(choice.calls)
         self._answer.add(piece)
-        deltas = []
+        chunks = []
+        logprobs = self._logprobs(piece.tokens) if piece.tokens else None
+        if logprobs and not piece.deltas:  # the text is held back, and may turn out to be no content
+            chunks.append(self._chunk(piece.choice, {"delta": {}}, logprobs=logprobs))
         for delta in piece.deltas:
             num_calls += isinstance(delta, Call)
-            deltas.append(_say(delta, choice.calls, num_calls - 1))
-        logprobs = self._logprobs(piece.tokens) if piece.tokens else None
-        if logprobs and not deltas:
-            deltas.append({})  # the text is held back, and may turn out to be no content
-        chunks = [
-            self._chunk(piece.choice, {"delta": delta}, logprobs=None if position else logprobs)
-            for position, delta in enumerate(deltas)
-        ]
-        return b"".join(chunks) + (self._end(piece.choice) if piece.finish_reason is not None else b"")
+            if isinstance(delta, Content) and logprobs is None:  # nearly every token's
+                chunks.append(self._text(piece.choice, delta.text))
+            else:
+                said = {"delta": _say(delta, choice.calls, num_calls - 1)}
+                chunks.append(self._chunk(piece.choice, said, logprobs=logprobs))
+            logprobs = None  # the first chunk has those of the whole piece
+        if piece.finish_reason is not None:
+            chunks.append(self._end(piece.choice))
+        return b"".join(chunks)
 
     def _delta(self, text: str | None) -> dict[str, Any]:
         return {"delta": {} if text is None else {"content": text}}

@@ -8,16 +8,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from strata.errors import RequestError
 from strata.request import Grammar
 from strata.server.body import Body
 from strata.server.structured import bounded
 
+MAX_DEPTH = 64  # of a schema; a nested object takes two
+
 ToolName = Annotated[
     str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$", description="1 to 64 letters, digits, '_', '.' or '-'")
 ]
+
+
+def check_parameters(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A tool's schema. Raises ValueError unless it is that of an object, and one that can be walked through."""
+    if schema is not None and schema.get("type", "object") != "object":
+        raise ValueError('the arguments of a tool are an object: "type" must be "object"')
+    if not _is_shallow(schema, MAX_DEPTH):
+        raise ValueError(f"it nests deeper than {MAX_DEPTH} levels, the most that is read")
+    return schema
+
+
+def _is_shallow(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(_is_shallow(item, depth - 1) for item in items)
 
 
 class Function(Body):
@@ -33,6 +51,11 @@ class Function(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema
     strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _check_parameters(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        return check_parameters(value)
 
     @property
     def arguments(self) -> dict[str, Any]:

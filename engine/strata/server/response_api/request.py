@@ -14,7 +14,7 @@ from strata.server.response_api.items import InputItem, read_item, to_messages
 from strata.server.sampling import MaxTokens, Sampling
 from strata.server.schemas import ChatRequest
 from strata.server.structured import ObjectFormat, TextFormat
-from strata.server.tools import ToolName
+from strata.server.tools import ToolName, check_parameters
 
 _STATELESS = "nothing is kept between requests: send the whole conversation as 'input'"
 
@@ -34,6 +34,11 @@ class FunctionTool(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema
     strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _check_parameters(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        return check_parameters(value)
 
 
 class NamedChoice(Body):
