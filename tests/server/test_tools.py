@@ -129,6 +129,18 @@ def prompt_of(served: Served, index: int = -1) -> str:
     return detokenizer.feed(served.engine.requests[index].prompt_token_ids)
 
 
+def test_a_template_of_its_own_for_tools_is_used_for_them(serve: Serve, tmp_path: Path) -> None:
+    store = write_store(tmp_path, "chat: {{ messages[0].content }}", ["<|endoftext|>"])
+    config = json.loads((store / "tokenizer_config.json").read_text())
+    config["tool_chat_template"] = "<tool_call> {{ tools | tojson }} {{ messages[0].content }}"
+    (store / "tokenizer_config.json").write_text(json.dumps(config))
+    served = serve('<tool_call>{"name": "now"}</tool_call>', directory=store, max_model_len=2000)
+    assert calls_of(chat(served, tools=[NOW])["choices"][0]["message"]) == [("now", {})]
+    assert prompt_of(served).startswith('<tool_call> [{"type": "function"')
+    chat(served)
+    assert prompt_of(served) == "chat: hello"
+
+
 def test_without_tools_what_looks_like_a_call_is_text(serve_family: Callable[..., Served]) -> None:
     text = '<tool_call>{"name": "now"}</tool_call>'
     served = serve_family("qwen", text)

@@ -165,6 +165,13 @@ def test_config_has_the_chat_template_and_the_special_tokens(tmp_path: Path) -> 
     assert (config["bos_token"], config["eos_token"]) == ("<|im_start|>", "<|im_end|>")
 
 
+def test_a_template_for_tools_is_kept_beside_the_one_for_chats(tmp_path: Path) -> None:
+    templates = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+    tokenizer_of(tmp_path, edit=lambda writer: writer.add_chat_template(templates))
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (config["chat_template"], config["tool_chat_template"]) == ("D", "T")
+
+
 def test_unknown_pre_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     supported = "deepseek-r1-qwen, default, gpt-2, gpt-4o, llama-bpe, llama-v3, llama3, qwen2, smollm, tekken"
     with pytest.raises(UnsupportedModelError, match=f"pre-tokenizer 'bloom' is not supported; supported: {supported}"):

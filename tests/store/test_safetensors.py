@@ -145,9 +145,10 @@ def test_a_broken_generation_config_is_named(tmp_path: Path, text: str) -> None:
         SafetensorsSource(path).write_tokenizer(tmp_path)
 
 
-def test_the_default_of_several_templates_is_taken(tmp_path: Path) -> None:
-    templates = [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]
-    assert tokenizer_files(tmp_path, chat_template=templates)[1]["chat_template"] == "D"
+def test_of_several_templates_those_for_chats_and_for_tools_are_taken(tmp_path: Path) -> None:
+    templates = [{"name": name, "template": name.upper()} for name in ("rag", "default", "tool_use")]
+    settings = tokenizer_files(tmp_path, chat_template=templates)[1]
+    assert (settings["chat_template"], settings["tool_chat_template"]) == ("DEFAULT", "TOOL_USE")
 
 
 def test_a_template_file_wins(tmp_path: Path) -> None:

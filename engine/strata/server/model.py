@@ -42,23 +42,29 @@ class ServedModel:
         self.max_model_len = ready.max_model_len
         self._vocab_size = ready.vocab_size
         self._tokenizer = Tokenizer(directory)
-        template, tokens = self._tokenizer.chat_template, self._tokenizer.special_tokens
-        origin = str(directory / "tokenizer_config.json")
-        self._template = None if template is None else ChatTemplate(template, tokens, origin=origin)
+        self._template = self._read_template(self._tokenizer.chat_template, directory)
+        self._tool_template = self._read_template(self._tokenizer.tool_chat_template, directory) or self._template
+        shown = "".join(template.source for template in (self._template, self._tool_template) if template is not None)
         self._formats = Formats.choose(
-            tool_format, reasoning_format, template=template or "", vocabulary=self._tokenizer.added_tokens
+            tool_format, reasoning_format, template=shown, vocabulary=self._tokenizer.added_tokens
         )
         self._defaults = _defaults(ready.generation_config)
 
+    def _read_template(self, source: str | None, directory: Path) -> ChatTemplate | None:
+        if source is None:
+            return None
+        return ChatTemplate(source, self._tokenizer.special_tokens, origin=str(directory / "tokenizer_config.json"))
+
     def open_chat(self, body: ChatRequest) -> tuple[tuple[int, ...], Opening]:
         """The prompt that the checkpoint's template makes of a conversation, and how its answer is read."""
-        if self._template is None:
+        template = self._tool_template if body.tool_use.offered else self._template
+        if template is None:
             raise RequestError(
                 "this model has no chat template, so it serves no chats; use /v1/completions",
                 param="messages",
                 code="no_chat_template",
             )
-        opening = open_chat(body, self._template, self._formats)
+        opening = open_chat(body, template, self._formats)
         self._check_text(len(opening.prompt), param="messages")
         # The template writes the special tokens itself.
         return tuple(self._tokenizer.encode(opening.prompt, add_special_tokens=False)), opening

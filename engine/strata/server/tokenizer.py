@@ -63,7 +63,15 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """The template's text; None when the checkpoint has none."""
-        template = self._config.get("chat_template")
+        return self._template("chat_template")
+
+    @property
+    def tool_chat_template(self) -> str | None:
+        """The one for chats with tools, where the checkpoint has two."""
+        return self._template("tool_chat_template")
+
+    def _template(self, name: str) -> str | None:
+        template = self._config.get(name)
         return None if template is None else str(template)
 
 

@@ -32,6 +32,7 @@ def write(metadata: Mapping[str, Any], directory: Path, *, origin: str) -> None:
         "add_bos_token": adds_bos,
         "add_eos_token": bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
         "chat_template": metadata.get("tokenizer.chat_template"),
+        "tool_chat_template": metadata.get("tokenizer.chat_template.tool_use"),
     }
     for key, source in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         token = metadata.get(f"tokenizer.ggml.{source}_token_id")

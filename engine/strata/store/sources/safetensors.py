@@ -59,9 +59,10 @@ class SafetensorsSource:
         if template.is_file():
             config["chat_template"] = template.read_text(encoding="utf-8")
         elif isinstance(config.get("chat_template"), list):  # several by name; "default" is for chat
-            named = [entry for entry in config["chat_template"] if isinstance(entry, dict)]
-            templates = [entry.get("template") for entry in named if entry.get("name") == "default"]
-            config["chat_template"] = templates[0] if templates else None
+            entries = [entry for entry in config["chat_template"] if isinstance(entry, dict)]
+            templates = {str(entry.get("name")): entry.get("template") for entry in entries}
+            config["chat_template"] = templates.get("default")
+            config["tool_chat_template"] = templates.get("tool_use")
         config.setdefault("chat_template", None)
         for key, value in config.items():
             if key.endswith("_token") and isinstance(value, dict):  # its stripping rules are in tokenizer.json
