@@ -30,10 +30,12 @@ class Arrival:
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[Arrival]:
-    coming = []
+    coming: list[Arrival] = []
+    prompt: tuple[int, ...] = ()
     for index in range(draw(st.integers(1, 12))):
-        beginning = draw(st.sampled_from(BEGINNINGS))[: draw(st.integers(0, MAX_MODEL_LEN))]
-        rest = draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=6))
+        if not coming or draw(st.booleans()):  # else the same prompt once more
+            beginning = draw(st.sampled_from(BEGINNINGS))[: draw(st.integers(0, MAX_MODEL_LEN))]
+            prompt = (*beginning, *draw(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=6)))
         sampling = SamplingParams(
             max_tokens=draw(st.integers(1, 30)),
             ignore_eos=draw(st.booleans()),
@@ -41,7 +43,7 @@ def arrivals(draw: st.DrawFn) -> list[Arrival]:
         )
         request = GenerationRequest(
             f"r{index}",
-            (*beginning, *rest),
+            prompt,
             sampling,
             priority=draw(st.integers(-1, 1)),
             timeout_seconds=draw(st.none() | st.floats(0.001, 1)),
@@ -55,14 +57,14 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     max_num_seqs = draw(st.integers(1, 5))
     return SchedulerConfig(
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=draw(st.integers(max_num_seqs, 24)),
+        max_num_batched_tokens=max_num_seqs + draw(st.sampled_from((0, 1, 2, 5, 20))),
         max_waiting=draw(st.integers(0, 12)),
         decode_latency_seconds=draw(st.sampled_from((None, 0.02, 0.1))),
     )
 
 
 @settings(max_examples=250, deadline=None)
-@given(coming=arrivals(), config=configs(), num_blocks=st.integers(1, 24), prefix_cache=st.booleans())
+@given(coming=arrivals(), config=configs(), num_blocks=st.integers(1, 14), prefix_cache=st.booleans())
 def test_every_request_ends_as_if_alone(
     coming: list[Arrival], config: SchedulerConfig, num_blocks: int, prefix_cache: bool
 ) -> None:
