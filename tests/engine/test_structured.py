@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,17 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled(store: Path, slo
     slow.set()
     loop.add(request("d", Grammar("regex", "d")))
     assert list(run(loop)) == ["d"]
+
+
+def test_time_runs_while_a_grammar_is_compiled(store: Path, slow: threading.Event) -> None:
+    loop = load(store)
+    loop.add(replace(request("late"), timeout_seconds=1e-9))
+    loop.add(replace(request("patient"), timeout_seconds=1e9))
+    (output,) = loop.step().outputs
+    assert (output.request_id, output.token_ids, output.finish_reason) == ("late", (), FinishReason.TIMEOUT)
+    assert loop.step().outputs == ()
+    slow.set()
+    assert list(run(loop)) == ["patient"]
 
 
 def test_what_cannot_be_compiled_is_rejected(store: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, Rejected, StepOutputs
 from strata.errors import StrataError
-from strata.request import GenerationRequest, TokenOutput
+from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.runner.runner import Runner
 from strata.sampling.grammar import GrammarCompiler
 from strata.sampling.sampler import Drawn, Sampler
@@ -89,11 +89,12 @@ class EngineLoop:
     def step(self) -> StepOutputs:
         """Run one step and return what it produced: nothing while prompts are prefilled, or when there is no work."""
         rejected = self._admit_compiled() if self._compiling else ()
+        late = self._end_late() if self._compiling else ()
         batch = self._scheduler.schedule()
         if batch is None:
             if self._compiling:
                 wait([future for _, _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
-            return StepOutputs((), self.stats(), rejected)
+            return StepOutputs(late, self.stats(), rejected)
         logits = self._runner.run(batch)
         request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
         drawn = self._sampler.sample(logits, request_ids) if request_ids else Drawn()
@@ -103,7 +104,7 @@ class EngineLoop:
         for output in outputs:
             if output.finish_reason is not None:
                 self._sampler.remove(output.request_id)
-        return StepOutputs(outputs, self.stats(), rejected)
+        return StepOutputs(late + outputs, self.stats(), rejected)
 
     def stats(self) -> SchedulerStats:
         """The scheduler's state now."""
@@ -128,6 +129,18 @@ class EngineLoop:
             except StrataError as error:
                 rejected.append(Rejected(request_id, error))
         return tuple(rejected)
+
+    def _end_late(self) -> tuple[TokenOutput, ...]:
+        """End requests whose time is over before their grammar is there; the scheduler sees to all others."""
+        now = time.monotonic()
+        late = [
+            request.request_id
+            for request, arrived, _ in self._compiling.values()
+            if request.timeout_seconds is not None and arrived + request.timeout_seconds <= now
+        ]
+        for request_id in late:
+            self.abort(request_id)
+        return tuple(TokenOutput(request_id, (), FinishReason.TIMEOUT) for request_id in late)
 
 
 def _completed(output: TokenOutput, drawn: Drawn) -> TokenOutput:
