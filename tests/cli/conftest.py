@@ -13,11 +13,21 @@ from pathlib import Path
 
 import pytest
 
+import strata as package
 from tests.server.conftest import direct, encode, live, make_engine, store
 
 __all__ = ["direct", "encode", "live", "make_engine", "store"]
 
 COMMAND = [sys.executable, "-m", "strata.cli.main"]
+
+
+def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``strata`` as a plain install has it, without any package."""
+    source = Path(package.__file__).parents[1]
+    code = f"import sys; sys.path.insert(0, {str(source)!r}); from strata.cli.main import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata.cli.main import main
+from tests.cli.conftest import bare
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,12 @@ def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert {tuple(finding) for finding in findings} == {("topic", "level", "message", "advice")}
     assert findings[-1]["level"] == "FAIL"
     assert findings[-1]["advice"]
+
+
+def test_a_bare_install_is_told_what_it_lacks() -> None:
+    """No package but the standard library: that is what the doctor is for."""
+    result = bare("doctor", "builtin://smollm2-135m")
+    assert result.returncode == 1, result.stderr
+    assert "FAIL  packages       not installed: torch, " in result.stdout
+    assert "pip install 'strata-engine[serve]'" in result.stdout
+    assert "FAIL  model          not looked at" in result.stdout

@@ -14,6 +14,7 @@ from strata.cli.main import main
 from strata.store.convert import convert
 from strata.store.peek import Peek, peek
 from strata.store.reader import Store
+from tests.cli.conftest import bare
 from tests.engine.tiny_llama import write_checkpoint
 from tests.plan.configs import path, public
 from tests.store.test_experts_sources import gpt_oss_mxfp4
@@ -104,12 +105,23 @@ def test_torch_is_not_needed() -> None:
     code = (
         "import sys\n"
         "from strata.cli.main import main\n"
-        f"assert main(['plan', {QWEN!r}, '--gpu', 'rtx4090']) == 0\n"
         "assert main(['plan', 'builtin://smollm2-135m']) == 0\n"
         "print('torch' in sys.modules, file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stderr.splitlines()[-1] == "False"
+
+
+def test_a_config_needs_no_package_at_all() -> None:
+    assert "decode, tok/s at most" in bare("plan", QWEN, "--gpu", "rtx4090", "--max-model-len", "4096").stdout
+
+
+@pytest.mark.parametrize(("model", "package"), [("Qwen/Qwen3-8B", "huggingface_hub"), ("m.gguf", "gguf")])
+def test_what_needs_a_package_names_it(model: str, package: str) -> None:
+    result = bare("plan", model)
+    assert result.returncode == 2
+    assert f"{package}" in result.stderr
+    assert "pip install 'strata-engine[serve]'" in result.stderr
 
 
 # --- where a shape is read from

@@ -6,9 +6,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.cli.arguments import positive, share, whole
+from strata.cli.arguments import positive, require, share, whole
 from strata.cli.options import DEFAULTS, add_revision, add_source, source
 from strata.config import ModelConfig, SchedulerConfig
 from strata.config.engine import DTYPES
@@ -116,9 +117,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Print tables, or JSON."""
     from strata.plan.tables import as_dict, fit_table, parts_table, speed_table
     from strata.store.peek import peek
+    from strata.store.sources.hub import HubName
 
     machine = _machine(arguments)
     name = source(arguments)
+    if HubName.parse(name) is not None:
+        require("huggingface_hub")
+    elif not name.endswith(".json") and not Path(name, "config.json").is_file():
+        require("gguf", "numpy")
     peeked = peek(name)
     model = peeked.model
     config = replace(

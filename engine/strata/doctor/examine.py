@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from strata.doctor.finding import Finding
+from strata.doctor.finding import Finding, Level, fail
 from strata.doctor.gpu import check_gpus
 from strata.doctor.host import check_host
 from strata.doctor.model import check_model
@@ -25,8 +25,11 @@ def examine(
     """
     gpus, facts = check_gpus(root, library)
     cache = default_cache_dir()
-    findings = [*gpus, *check_host(root, num_gpus=len(facts), cache=cache), *check_software(has_gpu=bool(facts))]
-    if model is not None:
+    software = list(check_software(has_gpu=bool(facts)))
+    findings = [*gpus, *check_host(root, num_gpus=len(facts), cache=cache), *software]
+    if model is not None and any(finding.level is Level.FAIL for finding in software):
+        findings.append(fail("model", "not looked at, for want of packages", "install them first"))
+    elif model is not None:
         available = available_memory(root)
         memory = DeviceMemory("cpu", available, available)
         if facts:
