@@ -134,6 +134,7 @@ CASES = {
     "gptq, symmetric": integer_case(store_gptq, GPTQ | {"sym": True}, GPTQ_PARTS, "g_idx", symmetric=True),
     "gptq, 8 bits": integer_case(store_gptq, GPTQ | {"bits": 8}, GPTQ_PARTS, "g_idx", bits=8),
     "gptq, version 2": integer_case(store_gptq_v2, GPTQ | {"checkpoint_format": "gptq_v2"}, GPTQ_PARTS, "g_idx"),
+    "gptq, version 2 by its newer key": integer_case(store_gptq_v2, GPTQ | {"format": "gptq_v2"}, GPTQ_PARTS, "g_idx"),
     "packed, symmetric": integer_case(store_packed, compressed("pack-quantized"), PACKED_PARTS, symmetric=True),
     "packed, asymmetric": integer_case(
         store_packed, compressed("pack-quantized"), f"{PACKED_PARTS} weight_zero_point", "weight_zero_point"
@@ -161,6 +162,8 @@ CASES = {
         bits=8,
     ),
     "fp8, blocks": fp8("weight_scale_inv", (24, 40), {"quant_method": "fp8", "weight_block_size": [24, 40]}),
+    # As many blocks along a row of k and v as these have rows.
+    "fp8, narrow blocks": fp8("weight_scale_inv", (32, 2), {"quant_method": "fp8", "weight_block_size": [32, 2]}),
     "fp8, blocks of powers of two": Case(
         {"quant_method": "fp8", "weight_block_size": [24, 40], "scale_fmt": "ue8m0"},
         fp8_powers,
@@ -322,13 +325,25 @@ def test_groups_out_of_range_are_named(tmp_path: Path) -> None:
         (GPTQ | {"bits": 3}, r"'bits' = 3; supported: 4, 8"),
         (GPTQ | {"bits": None}, r"'bits' = None; supported: 4, 8"),
         (GPTQ | {"checkpoint_format": "marlin"}, r"'checkpoint_format' = 'marlin'; supported: 'gptq', 'gptq_v2'"),
+        (GPTQ | {"format": "marlin"}, r"'format' = 'marlin'; supported: 'gptq', 'gptq_v2'"),
         (GPTQ | {"is_marlin_format": True}, r"'is_marlin_format' = True"),
+        (AWQ | {"version": None, "format": "gemv_fast"}, r"'format' = 'gemv_fast'; supported: 'gemm'"),
         (compressed("nvfp4-pack-quantized"), r"'format' = 'nvfp4-pack-quantized'; supported: 'pack-quantized', 'int-"),
         (compressed("pack-quantized", 2), r"'group_0'.*'num_bits' = 2; supported: 4, 8"),
         (compressed("float-quantized", 4), r"'num_bits' = 4; supported: 8"),
         (
             compressed("pack-quantized") | {"sparsity_config": {"format": "sparse-24-bitmask"}},
             r"sparsity_config.*'format' = 'sparse-24-bitmask'; supported: 'dense'",
+        ),
+        (
+            {
+                **compressed("float-quantized"),
+                "config_groups": {
+                    name: {"weights": {"num_bits": 8, "type": "float", "block_structure": [size, size]}}
+                    for name, size in (("group_0", 128), ("group_1", 64))
+                },
+            },
+            r"FP8 blocks of several sizes \(\[128, 128\], \[64, 64\]\)",
         ),
         (compressed("pack-quantized") | {"transform_config": {"config_groups": {"r1": {}}}}, r"'transform_config'"),
     ],
@@ -392,6 +407,15 @@ def test_bits_of_a_module_that_has_others_are_told_from_its_tensors(tmp_path: Pa
     settings = GPTQ | {"dynamic": {r"+:.*down_proj": {"bits": 8}}}
     path = write_hf(tmp_path / "m", config(quantization_config=settings), tensors=tensors, dtype=None)
     assert torch.equal(SafetensorsSource(path).read(f"{MODULE}.weight"), expected)
+
+
+def test_without_act_order_an_unused_g_idx_is_not_looked_at(tmp_path: Path) -> None:
+    tensors, expected = CASES["gptq"].encode(MODULE, weights(config())[f"{MODULE}.weight"])
+    tensors[f"{MODULE}.g_idx"] = torch.zeros_like(tensors[f"{MODULE}.g_idx"])
+    path = write_hf(tmp_path / "m", config(quantization_config=GPTQ), tensors=tensors, dtype=None)
+    found = SafetensorsSource(path).read(f"{MODULE}.weight")
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, expected)
 
 
 def test_a_lone_file_of_any_name_is_the_checkpoint(tmp_path: Path) -> None:

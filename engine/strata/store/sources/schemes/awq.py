@@ -25,7 +25,8 @@ _NIBBLE = [0, 4, 1, 5, 2, 6, 3, 7]  # of each of eight outputs
 def weights(files: SafetensorsFiles, settings: Settings) -> dict[str, StoredWeight]:
     """The weights of all modules with a ``qweight``; raises as ``schemes.stored_weights``."""
     settings.only("bits", (4,), settings.table.get("w_bit", 4))
-    settings.only("version", ("gemm", "GEMM"), "gemm")
+    settings.only("format", ("gemm",), "gemm")
+    settings.only("version", ("gemm", "GEMM"), "gemm")  # the older key
     settings.only("zero_point", (True,), True)
     return {f"{module}.weight": _weight(files, module) for module in modules(files, ".qweight")}
 

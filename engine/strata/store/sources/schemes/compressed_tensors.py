@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from strata.errors import CheckpointError
+from strata.errors import CheckpointError, UnsupportedModelError
 from strata.quant.base import Tensor
 from strata.store.sources.safetensors_files import SafetensorsFiles
 from strata.store.sources.schemes import fp8
@@ -46,6 +46,11 @@ def weights(files: SafetensorsFiles, settings: Settings) -> dict[str, StoredWeig
         scheme.only("num_bits", bits, None)
         if scheme.table.get("block_structure") is not None:
             blocks.append(scheme.table["block_structure"])
+    if any(block != blocks[0] for block in blocks):
+        raise UnsupportedModelError(
+            f"{settings.origin}: FP8 blocks of several sizes ({blocks[0]!r}, {blocks[-1]!r}) in one checkpoint are not "
+            "supported"
+        )
     found = fp8.scaled_weights(files, blocks[0] if blocks else None, settings.origin)
     for module in modules(files, ".weight_packed"):
         found[f"{module}.weight"] = _packed(files, module)

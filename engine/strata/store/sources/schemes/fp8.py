@@ -49,7 +49,7 @@ def _weight(files: SafetensorsFiles, name: str, block: list[int] | None) -> Stor
         numbers, scales = files.read(name, expert, part).float(), files.read(scale, expert).float()
         if scales.numel() == 1:
             return numbers.mul_(scales.view(()))
-        if scales.numel() == rows:
+        if scales.shape in ((rows,), (rows, 1)):
             return numbers.mul_(scales.view(rows, 1)[part])
         assert block is not None, "scales of blocks are accepted with a block size only"
         spread = scales.repeat_interleave(block[0], 0)[:rows][part]

@@ -23,17 +23,16 @@ from strata.store.sources.schemes.base import (
 )
 
 _BITS = (4, 8)
+_FORMATS = ("gptq", "gptq_v2")
 
 
 def weights(files: SafetensorsFiles, settings: Settings) -> dict[str, StoredWeight]:
     """The weights of all modules with a ``qweight``; raises as ``schemes.stored_weights``."""
     settings.only("bits", _BITS, None)
     settings.refuse("is_marlin_format")
-    version = settings.only("checkpoint_format", ("gptq", "gptq_v2"), "gptq")
-    return {
-        f"{module}.weight": _weight(files, module, settings, offset=1 if version == "gptq" else 0)
-        for module in modules(files, ".qweight")
-    }
+    newer = settings.only("format", _FORMATS, "gptq")
+    offset = 1 if settings.only("checkpoint_format", _FORMATS, newer) == "gptq" else 0
+    return {f"{module}.weight": _weight(files, module, settings, offset) for module in modules(files, ".qweight")}
 
 
 def _weight(files: SafetensorsFiles, module: str, settings: Settings, offset: int) -> StoredWeight:
