@@ -16,7 +16,8 @@ import jsonschema  # type: ignore[import-untyped]
 import openai
 import pytest
 
-from strata.cli.serve import default_name
+from strata.cli.main import build_parser
+from strata.cli.serve import default_name, engine_config
 from strata.config import ARCHITECTURES
 from strata.store.sources import source_path
 from tests.cli.conftest import COMMAND, Server, running_server
@@ -108,6 +109,15 @@ def test_the_real_metrics_count(server: Server) -> None:
     assert value(after, "strata_generation_tokens_total") == value(before, "strata_generation_tokens_total") + 3
     assert value(after, 'strata_load_bytes{state="done"}') == value(after, 'strata_load_bytes{state="total"}') > 0
     assert value(after, 'strata_kv_blocks{state="free"}') > 0
+
+
+def test_a_prompt_that_comes_again_is_not_computed_again(server: Server) -> None:
+    body = {"prompt": list(range(1000, 1100)), "max_tokens": 1}
+    usages = [httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).json()["usage"] for _ in range(2)]
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0, 96]  # six blocks of 16
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert re.search(r"^strata_prefix_cache_hits_total [1-9]", metrics, re.MULTILINE)
+    assert not re.search(r'^strata_kv_blocks{state="cached"} 0.0$', metrics, re.MULTILINE)
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(server: Server) -> None:
@@ -304,3 +314,18 @@ def test_a_load_that_stalls_ends_with_the_reason(strata: Strata, tmp_path: Path)
 )
 def test_the_served_name_is_the_last_part_of_the_models(model: str, name: str) -> None:
     assert default_name(model) == name
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds", "prefix_cache"),
+    [
+        ([], 0.1, True),
+        (["--decode-latency-ms", "250", "--prefix-cache", "--enable-chunked-prefill"], 0.25, True),
+        (["--decode-latency-ms", "0", "--no-prefix-cache"], None, False),
+    ],
+)
+def test_options_of_the_scheduler_reach_the_engine(
+    options: list[str], seconds: float | None, prefix_cache: bool
+) -> None:
+    config = engine_config(build_parser().parse_args(["serve", "m", *options]))
+    assert (config.scheduler.decode_latency_seconds, config.cache.prefix_cache) == (seconds, prefix_cache)
