@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,9 +234,9 @@ def test_one_gguf_is_meant(wanted: str, expected: list[str]) -> None:
     [
         (
             None,
-            r"a/b has 5 GGUFs; choose one of\n  a/b:Q8_0/Tiny-Q8_0\.gguf\n  a/b:Tiny-IQ4_NL\.gguf\n  a/b:Tiny-Q4_K_M",
+            r"a/b has 5 GGUFs; choose one of a/b:Q8_0/Tiny-Q8_0\.gguf, a/b:Tiny-IQ4_NL\.gguf, a/b:Tiny-Q4_K_M",
         ),
-        ("Q4_K", r"no GGUF that 'Q4_K' names; choose one of\n(  .*\n){4}  a/b:bf16/Tiny\.gguf$"),
+        ("Q4_K", r"no GGUF that 'Q4_K' names; choose one of (a/b:.*, ){4}a/b:bf16/Tiny\.gguf$"),
         ("Q4_NL", "no GGUF that 'Q4_NL' names"),
         ("Tiny", r"5 GGUFs that 'Tiny' names"),
         ("bf16", r"of the 2 parts of bf16/Tiny\.gguf there are only 1"),
@@ -246,9 +247,10 @@ def test_no_gguf_or_several_are_listed(wanted: str | None, message: str) -> None
         gguf_files(FILES, wanted, "a/b")
 
 
-def test_a_repository_without_gguf_says_so() -> None:
-    with pytest.raises(CheckpointError, match=r"a/b has no \.gguf file; leave 'Q4_0' out"):
-        gguf_files({"model.safetensors"}, "Q4_0", "a/b")
+def test_a_repository_without_gguf_says_so(hub: Hub, checkpoint: dict[str, bytes]) -> None:
+    hub.repo(NAME).commit(checkpoint)
+    with pytest.raises(CheckpointError, match=rf"{NAME} has no \.gguf file; leave ':Q4_0' out"):
+        get(f"{NAME}:Q4_0")
 
 
 def test_an_index_that_leads_elsewhere_is_refused() -> None:
@@ -310,6 +312,37 @@ def test_the_next_process_goes_on_where_one_was_stopped(hub: Hub) -> None:
     assert [file.name for file in found.path.resolve().parent.iterdir()] == [found.path.resolve().name]
 
 
+def test_one_that_waits_for_anothers_download_sees_it_grow(hub: Hub) -> None:
+    data = noise(LARGE)
+    hub.repo(NAME).commit({"m.gguf": data})
+    hub.holds["m.gguf"] = 2 << 20
+    found: list[Fetched] = []
+    seen: list[int] = []
+    grows = threading.Event()
+
+    def watch(phase: str, done: int, total: int) -> None:
+        seen.append(done)
+        if done >= 1 << 20:
+            grows.set()
+
+    first = threading.Thread(target=lambda: found.append(get(NAME)))
+    second = threading.Thread(target=lambda: found.append(fetch(HubName(NAME), watch)))
+    first.start()
+    assert hub.held.wait(60)
+    second.start()
+    assert grows.wait(60)
+    hub.holds.clear()
+    hub.release.set()  # the connection breaks, and the first one asks for the rest
+    first.join()
+    second.join()
+    assert [one.path.read_bytes() == data for one in found] == [True, True]
+    assert seen == sorted(seen)
+    assert seen[-1] == LARGE
+    asked = [request.range for request in hub.requests if request.method == "GET" and "/cdn/" in request.path]
+    assert len(asked) == 2
+    assert asked[0] is None
+
+
 def test_two_parts_that_do_not_fit_are_refused(hub: Hub, tmp_path: Path) -> None:
     data = noise(LARGE)
     hub.repo(NAME).commit({"m.gguf": data})
@@ -356,14 +389,15 @@ def test_xets_reports_are_understood() -> None:
 
 
 def test_a_name_that_is_nothing_says_what_a_model_can_be(hub: Hub, tmp_path: Path) -> None:
+    accepted = r".*A model is a store .* or a model on the Hugging Face Hub \(ORG/NAME"
     with pytest.raises(
-        CheckpointError, match=r"'acme/nothing' is no model: it is no path here, and .* has no such repos"
+        CheckpointError, match=f"'acme/nothing' is no model: it is no path here, and .* no such{accepted}"
     ):
         get("acme/nothing")
     for name in ("acme--x/b", "acme/nothing.git"):
-        with pytest.raises(CheckpointError, match=f"'{name}' is no model: it is no path here"):
+        with pytest.raises(CheckpointError, match=f"'{name}' is no model: it is no path here, and no name{accepted}"):
             get(name)
-    with pytest.raises(CheckpointError, match=r"A model is a store .* or a model on the Hugging Face Hub \(ORG/NAME"):
+    with pytest.raises(CheckpointError, match=f"'nothing' is no model: No such file or directory{accepted}"):
         resolve("nothing", "int4", tmp_path / "cache")
 
 

@@ -89,7 +89,7 @@ def _write(directory: Path, journal: Journal, source: Source, dtype: str, conten
     sizes = _sizes(contents)
     kept = {file: shard for file in sizes if (shard := journal.finished(directory, file)) is not None}
     done = sum(shard.bytes for shard in kept.values())
-    _check_room(directory, sum(sizes.values()) - done)
+    _check_room(directory.parents[1], sum(sizes.values()) - done)
     wrote = counter(sum(sizes.values()), phase("convert", progress), done=done)
     for file, pieces in _files(contents, source):
         if file not in kept:

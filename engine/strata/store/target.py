@@ -65,8 +65,9 @@ def partial(target: Path, identity: str) -> Iterator[tuple[Path, Journal]]:
         journal = Journal(path / "journal")
         if journal.identity != identity:
             discard(target)
-            directory.mkdir(parents=True)
+            path.mkdir()
             journal.begin(identity)
+        directory.mkdir(exist_ok=True)
         try:
             yield directory, journal
             _to_disk(directory)

@@ -11,16 +11,10 @@ from typing import Any
 from strata.errors import CheckpointError
 from strata.store.files import read_json
 from strata.store.progress import Phases, silent
-from strata.store.sources.base import Source
+from strata.store.sources.base import ACCEPTED, Source
 from strata.store.sources.builtin import SCHEME, builtin_path, recommended
 from strata.store.sources.gguf_parts import part_paths
 from strata.store.sources.hub import HubName, fetch
-
-ACCEPTED = (
-    "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
-    f"{SCHEME}NAME, or a model on the Hugging Face Hub (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf, "
-    "ORG/NAME:Q4_K_M)"
-)
 
 
 def source_path(source: str) -> Path:

@@ -7,6 +7,7 @@ HF_HUB_CACHE, HF_HUB_OFFLINE. What other programs have fetched is not fetched ag
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from strata.errors import CheckpointError, StorageError
 from strata.store.files import read_json
 from strata.store.progress import Phases, counter, phase
+from strata.store.sources.base import ACCEPTED
 from strata.store.sources.hub_cache import HubCache, endpoint
 from strata.store.sources.hub_files import INDEX, gguf_files, is_weights, small_files, weight_files
 
@@ -23,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_REVISION = "main"
 CONFIG = "config.json"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 ANSWER_SECONDS = 10.0  # that the Hub has to answer
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>(?!.*\.\.)[^\s@:]+))?(?::(?P<file>[^\s:]+))?"
 )
@@ -42,7 +44,7 @@ class HubName:
     def parse(cls, source: str) -> HubName | None:
         """What the user gave as a name on the Hub; None where it cannot be one, or is a path here."""
         match = _NAME.fullmatch(source)
-        if match is None or match["repo"].endswith((".gguf", ".safetensors")) or Path(source).exists():
+        if match is None or match["repo"].endswith((".gguf", ".safetensors")) or os.path.lexists(source):
             return None
         return cls(match["repo"], match["revision"], match["file"])
 
@@ -124,16 +126,17 @@ def fetch_config(name: HubName) -> Path:
 
 def _files(name: HubName, files: Mapping[str, int], get: Callable[[str], Path]) -> list[str]:
     """The files that make the model. ``get`` gives the path of one, fetched if need be."""
-    if name.file is None and any(is_weights(file) for file in files):
+    if name.file is not None:
+        return gguf_files(files, name.file, name.origin)
+    if any(is_weights(file) for file in files):
         small = small_files(files, name.origin)
         index = read_json(get(INDEX)) if INDEX in small else {}
         return small + weight_files(files, index, name.origin)
-    if not any(file.endswith(".gguf") for file in files):
-        raise CheckpointError(
-            f"{name.origin} has neither *.safetensors nor *.gguf, but {_some(files)}; choose another edition of the "
-            "model"
-        )
-    return gguf_files(files, name.file, name.origin)
+    if any(file.endswith(".gguf") for file in files):
+        return gguf_files(files, None, name.origin)
+    raise CheckpointError(
+        f"{name.origin} has neither *.safetensors nor *.gguf, but {_some(files)}; choose another edition of the model"
+    )
 
 
 def _listing(name: HubName) -> tuple[str, dict[str, int]]:
@@ -146,7 +149,7 @@ def _listing(name: HubName) -> tuple[str, dict[str, int]]:
         info = HfApi(endpoint=endpoint()).model_info(
             name.repo, revision=name.revision, files_metadata=True, timeout=ANSWER_SECONDS
         )
-    except HFValidationError:
+    except HFValidationError:  # a ValueError, but not the Hub's answer
         raise
     except OfflineModeIsEnabled as error:
         raise _OutOfReachError("HF_HUB_OFFLINE forbids to ask the Hub") from error
@@ -192,10 +195,12 @@ def _translated(name: HubName) -> Iterator[None]:
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"{name.repo!r} is no model: it is no path here, and {endpoint()} has no such repository, or a private one "
-            "that needs a token (HF_TOKEN or `hf auth login`)"
+            f"that needs a token (HF_TOKEN or `hf auth login`). A model is {ACCEPTED}"
         ) from error
     except HFValidationError as error:
-        raise CheckpointError(f"{str(name)!r} is no model: it is no path here, and no name on the Hub") from error
+        raise CheckpointError(
+            f"{str(name)!r} is no model: it is no path here, and no name on the Hub. A model is {ACCEPTED}"
+        ) from error
     except RevisionNotFoundError as error:
         raise CheckpointError(
             f"{name.repo} has no revision {name.revision!r}; branches and tags are listed at {page}/tree/main"

@@ -98,13 +98,24 @@ class HubCache:
 
         blob = self._folder / "blobs" / etag
         unfinished = blob.with_name(f"{etag}{_UNFINISHED}")
-        with lock(blob):
+        seen = 0
+
+        def watch(_: int) -> None:
+            nonlocal seen
+            try:
+                size = unfinished.stat().st_size
+            except FileNotFoundError:  # not begun yet, or just finished
+                size = seen
+            count(size - seen)
+            seen = size
+
+        with lock(blob, watch):  # another process that fetches the same is watched meanwhile
             if blob.exists():
-                count(blob.stat().st_size)
+                count(blob.stat().st_size - seen)
                 return
             with unfinished.open("ab") as stream:
                 begun = stream.tell()
-                count(begun)
+                count(begun - seen)
                 # Asked of the Hub, not of the address to which it sends on: the client takes the token off on the way.
                 bar: Any = _bar(count)
                 http_get(

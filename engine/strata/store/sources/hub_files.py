@@ -65,7 +65,7 @@ def gguf_files(files: Collection[str], wanted: str | None, origin: str) -> list[
         if file.endswith(".gguf") and not file.rsplit("/", 1)[-1].startswith("mmproj"):  # that one encodes pictures
             models.setdefault(_PART.sub("", file), []).append(file)
     if not models:
-        raise CheckpointError(f"{origin} has no .gguf file; leave {wanted!r} out")
+        raise CheckpointError(f"{origin} has no .gguf file; leave ':{wanted}' out, or choose another repository")
     if wanted is None:
         found = list(models)
     else:
@@ -75,8 +75,8 @@ def gguf_files(files: Collection[str], wanted: str | None, origin: str) -> list[
     if len(found) != 1:
         what = f"{len(found)} GGUFs" if found else "no GGUF"
         asked = f" that {wanted!r} names" if wanted is not None else ""
-        choice = "\n".join(f"  {origin}:{name}" for name in found or models)
-        raise CheckpointError(f"{origin} has {what}{asked}; choose one of\n{choice}")
+        choice = ", ".join(f"{origin}:{name}" for name in found or models)
+        raise CheckpointError(f"{origin} has {what}{asked}; choose one of {choice}")
     parts = models[found[0]]
     numbered = _PART.search(parts[0])
     if numbered and len(parts) != int(numbered[2]):
