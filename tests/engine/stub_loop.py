@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from strata.config import EngineConfig
-from strata.engine.messages import EngineReady, LoadProgress, StepOutputs
+from strata.engine.messages import EngineReady, LoadProgress, Rejected, StepOutputs
 from strata.engine.process import Report
-from strata.errors import CheckpointError
+from strata.errors import CheckpointError, RequestError
 from strata.request import GenerationRequest
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
@@ -20,7 +20,7 @@ from tests.scheduler.fake_model import EOS, VOCAB_SIZE, PagedRunner
 
 LOAD = "tests.engine.stub_loop:load"
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 8, 16, 128
-RAISES, HANGS, STAYS = 1001, 1002, 1003  # prompt tokens with a meaning
+RAISES, HANGS, STAYS, REFUSED = 1001, 1002, 1003, 1004  # prompt tokens with a meaning
 
 
 class StubLoop:
@@ -65,6 +65,12 @@ class StubLoop:
             raise RuntimeError("the card fell off the bus")
         if HANGS in token_ids:
             threading.Event().wait()
+        if REFUSED in token_ids:  # at a step, as one whose grammar cannot be compiled
+            names = [part.request_id for part in batch.sequences]
+            for name in names:
+                self.abort(name)
+            error = RequestError("no such grammar", code="invalid_grammar")
+            return StepOutputs((), self.stats(), tuple(Rejected(name, error) for name in names))
         if STAYS in token_ids:  # until it is aborted
             time.sleep(0.001)
             return StepOutputs((), self.stats())

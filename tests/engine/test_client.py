@@ -23,7 +23,7 @@ from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, UsageError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.engine.conftest import StartStub
-from tests.engine.stub_loop import HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, STAYS
+from tests.engine.stub_loop import HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, REFUSED, STAYS
 from tests.scheduler.fake_model import run_alone
 
 
@@ -145,6 +145,15 @@ async def test_refusals_keep_their_type_and_fields(start_stub: StartStub) -> Non
         await anext(client.generate(request("second")))
     await cancel(running)
     assert await collect(client, request("third")) == run_alone(request("third"), MAX_MODEL_LEN)
+
+
+async def test_a_refusal_at_a_later_step_reaches_its_request(start_stub: StartStub) -> None:
+    client = await start_stub()
+    with pytest.raises(RequestError, match="no such grammar") as refused:
+        await collect(client, request("bad", (REFUSED,)))
+    assert refused.value.code == "invalid_grammar"
+    wanted = request("good")
+    assert await collect(client, wanted) == run_alone(wanted, MAX_MODEL_LEN)
 
 
 @pytest.mark.parametrize(

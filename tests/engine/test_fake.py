@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from math import exp
 
 import pytest
 
@@ -146,3 +147,16 @@ async def test_stats_count_blocks_of_open_requests() -> None:
     assert stats is not None
     assert (stats.num_running, stats.num_total_blocks - stats.num_free_blocks) == (1, 2)
     await stream.aclose()
+
+
+@pytest.mark.parametrize("num_top", [None, 0, 3])
+async def test_logprobs_come_as_they_are_asked(num_top: int | None) -> None:
+    engine = await started(FakeEngine())
+    wanted = GenerationRequest("a", (5, 1), SamplingParams(max_tokens=16, logprobs=num_top))
+    outputs = [output async for output in engine.generate(wanted)]
+    assert [len(output.logprobs) for output in outputs] == [0 if num_top is None else 1] * 3
+    for output in outputs:
+        for scores in output.logprobs:
+            assert len(scores.top) == min(num_top or 0, output.token_ids[0] + 1)
+            assert scores.top == tuple(sorted(scores.top, key=lambda pair: -pair[1]))
+            assert sum(exp(logprob) for _, logprob in scores.top) <= 1

@@ -24,12 +24,13 @@ from strata.request import Grammar
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-_MAX_THREADS = 4  # for the masks of one step; a mask takes some 50 us
+_MAX_THREADS = 4  # for the masks of one step
 _MAX_COMPILED = 64  # grammars that are kept
 
 # Models have seen JSON mostly as Python writes it on one line. Free white space would let a weak one go on for ever.
 _JSON_STYLE: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_LIMITS = LLParserLimits(verbose_errors=False)
+# A lexer state takes 1 to 2 kB: 100 MB at most for a grammar, however long its requests go on.
+_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 
 
 class GrammarCompiler:
