@@ -83,20 +83,20 @@ def test_without_matplotlib_the_picture_is_left_out_and_said(
 
 
 class Refusing(FakeEngine):
-    """Lets two probes and the warm-up in, and nothing else."""
+    """Lets one probe and the warm-up in, and nothing else."""
 
     def _admit(self, request: GenerationRequest) -> None:
-        if len(self.requests) == 3:
+        if len(self.requests) == 2:
             raise OverloadedError("no room")
         super()._admit(request)
 
 
 class Stopping(FakeEngine):
-    """Gives the third request after two probes and the warm-up no tokens."""
+    """Gives the third request after one probe and the warm-up no tokens."""
 
     def _admit(self, request: GenerationRequest) -> None:
         super()._admit(request)
-        if len(self.requests) == 6:
+        if len(self.requests) == 5:
             self.pause()
 
 
@@ -112,7 +112,7 @@ def test_ctrl_c_writes_what_there_is(live: Callable[..., Live], tmp_path: Path) 
     with subprocess.Popen(
         [*COMMAND, "bench", "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        server.wait_until(lambda engine: len(engine.requests) == 6)
+        server.wait_until(lambda engine: len(engine.requests) == 5)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
