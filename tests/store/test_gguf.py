@@ -18,7 +18,7 @@ from strata.plan.shape import check
 from strata.quant import QuantizedTensor
 from strata.store.sources.builtin import builtin_path
 from strata.store.sources.gguf import TYPES, GGUFSource
-from tests.store.checkpoints import config, weights, write_gguf
+from tests.store.checkpoints import TOKENS, config, weights, write_gguf
 
 # One ulp of the type, relative to a weight; what ggml's own rounding to it may be off by.
 EXACT = {"F32", "F16", "BF16"}
@@ -101,6 +101,20 @@ def test_config_is_that_of_the_checkpoint(tmp_path: Path) -> None:
 def test_every_token_that_may_end_a_turn_is_an_end(tmp_path: Path) -> None:
     source = GGUFSource(write_gguf(tmp_path / "m.gguf", edit=lambda writer: writer.add_eot_token_id(0)))
     assert source.config["eos_token_id"] == [2, 0]
+
+
+def test_ends_of_turns_that_only_the_family_knows_are_ends(tmp_path: Path) -> None:
+    calls = ["<|call|>", "<|return|>", *TOKENS[2:]]
+
+    def edit(writer: gguf.GGUFWriter) -> None:
+        del writer.kv_data[0]["tokenizer.ggml.tokens"]
+        writer.add_token_list(calls)
+        writer.add_expert_feed_forward_length(96)
+
+    table = config(num_local_experts=2, num_experts_per_tok=1, sliding_window=16)
+    tensors = {"model.embed_tokens.weight": torch.zeros(len(TOKENS), 64)}
+    path = write_gguf(tmp_path / "m.gguf", table, architecture="gpt-oss", tensors=tensors, edit=edit)
+    assert GGUFSource(path).config["eos_token_id"] == [2, 1, 0]  # the file's own, then those of the family
 
 
 def test_linear_rope_scaling(tmp_path: Path) -> None:

@@ -26,25 +26,28 @@ from strata.store.sources.gguf_parts import GGUFParts
 from tests.store.checkpoints import config, ggml_tensors, weights, write_gguf
 
 EXPERTS = {"num_experts_per_tok": 2, "tie_word_embeddings": False}
+ENDS = [2, 0]  # the file's own, and <|endoftext|>
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", config()),
     "mixtral": ("llama", config(architectures=["MixtralForCausalLM"], num_local_experts=3, **EXPERTS)),
-    "qwen2": ("qwen2", config(architectures=["Qwen2ForCausalLM"])),
+    "qwen2": ("qwen2", config(architectures=["Qwen2ForCausalLM"], eos_token_id=ENDS)),
     "qwen2 moe": (
         "qwen2moe",
         config(
             architectures=["Qwen2MoeForCausalLM"],
+            eos_token_id=ENDS,
             num_experts=3,
             moe_intermediate_size=32,
             shared_expert_intermediate_size=64,
             **EXPERTS,
         ),
     ),
-    "qwen3": ("qwen3", config(architectures=["Qwen3ForCausalLM"])),
+    "qwen3": ("qwen3", config(architectures=["Qwen3ForCausalLM"], eos_token_id=ENDS)),
     "qwen3 moe": (
         "qwen3moe",
         config(
             architectures=["Qwen3MoeForCausalLM"],
+            eos_token_id=ENDS,
             num_experts=3,
             moe_intermediate_size=32,
             norm_topk_prob=True,
@@ -55,6 +58,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt-oss",
         config(
             architectures=["GptOssForCausalLM"],
+            eos_token_id=ENDS,
             num_local_experts=3,
             moe_intermediate_size=96,
             sliding_window=16,

@@ -21,6 +21,14 @@ ARCHITECTURES = {
     "gpt-oss": ("GptOssForCausalLM", "gpt_oss"),
 }
 
+# Tokens that end a turn beside the one that the metadata names, as the families' generation_config.json lists them.
+_QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
+_TURN_ENDS = {
+    "llama": ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),  # Llama 3
+    **dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), _QWEN_ENDS),
+    "gpt-oss": ("<|return|>", "<|call|>", "<|endoftext|>"),
+}
+
 _DENSE = ("llama", "qwen2", "qwen3")  # unless they have experts
 
 # Llama 3's rule for long contexts is in a GGUF only by its result, one factor a frequency. All its models share these.
@@ -165,7 +173,12 @@ def _special_ids(file: GGUFParts) -> dict[str, Any]:
         f"{key}_token_id": ids[kind] for key, kind in (("bos", "bos"), ("pad", "padding")) if kind in ids
     }
     # A chat model may end its turn with another token than its text: each of them stops a sequence.
-    table["eos_token_id"] = list(dict.fromkeys(ids[kind] for kind in ("eos", "eot", "eom") if kind in ids))
+    ends = [ids[kind] for kind in ("eos", "eot", "eom") if kind in ids]
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list):
+        family = file.metadata["general.architecture"]
+        ends += [tokens.index(token) for token in _TURN_ENDS[family] if token in tokens]
+    table["eos_token_id"] = list(dict.fromkeys(ends))
     return table
 
 
