@@ -166,6 +166,16 @@ def serve(make_engine: Callable[..., FakeEngine]) -> Iterator[Serve]:
         yield start
 
 
+@pytest.fixture
+def serve_family(serve: Serve, family_store: Callable[[str], Path]) -> Callable[..., Served]:
+    """Serve a model of a family that answers with a text."""
+
+    def start(family: str, text: str, **options: Any) -> Served:
+        return serve(text, directory=family_store(family), **{"max_model_len": 2000, **options})
+
+    return start
+
+
 @dataclass(frozen=True)
 class Live:
     """A server behind a real socket, in a thread of its own."""

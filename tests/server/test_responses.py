@@ -11,8 +11,8 @@ import pytest
 
 from strata.server.parse import parse
 from strata.server.response_api.request import ResponseRequest
+from tests.server.chats import ANSWERS, WEATHER, prompt_of
 from tests.server.conftest import Serve, Served
-from tests.server.test_tools import ANSWERS, WEATHER, prompt_of
 
 TOOL = {"type": "function", **WEATHER["function"]}
 CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}

@@ -58,7 +58,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def render(source: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **variables: Any) -> str:
     """What Strata makes of an OpenAI request."""
-    turns = [ChatMessage.model_validate(message).turn for message in messages]
+    turns = [ChatMessage.model_validate(message).turn() for message in messages]
     shown = [Tool.model_validate(tool).turn for tool in tools]
     return ChatTemplate(source, SPECIAL, origin="test").render(turns, tools=shown, variables=variables)
 

@@ -31,7 +31,7 @@ def open_chat(body: ChatRequest, template: ChatTemplate, formats: Formats) -> Op
     use = body.tool_use
     _check_tools(body, template, formats)
     prompt = template.render(
-        [message.turn for message in body.messages],
+        [message.turn(formats.fitting_id) for message in body.messages],
         tools=[tool.turn for tool in use.offered],
         variables=_variables(body, template),
     )

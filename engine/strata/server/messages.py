@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ValidatorFunctionWrapHandler, field_validator, model_validator
@@ -40,8 +40,7 @@ class ToolCall(Body):
     type: Literal["function"] = "function"
     function: FunctionCall
 
-    @property
-    def turn(self) -> dict[str, Any]:
+    def turn(self, fitting_id: Callable[[str], str]) -> dict[str, Any]:
         """As templates take it: they write the arguments as JSON themselves, so an object is one again."""
         arguments: Any = self.function.arguments
         try:
@@ -49,7 +48,7 @@ class ToolCall(Body):
         except (ValueError, RecursionError):
             parsed = None
         function = {"name": self.function.name, "arguments": parsed if isinstance(parsed, dict) else arguments}
-        return {"type": "function", "function": function} | ({} if self.id is None else {"id": self.id})
+        return {"type": "function", "function": function} | ({} if self.id is None else {"id": fitting_id(self.id)})
 
 
 class ChatMessage(Body):
@@ -122,9 +121,8 @@ class ChatMessage(Body):
             return "\n".join(part.text for part in self.content)
         return self.content or ""
 
-    @property
-    def turn(self) -> dict[str, Any]:
-        """The message in the words of Hugging Face's chat templates."""
+    def turn(self, fitting_id: Callable[[str], str] = str) -> dict[str, Any]:
+        """The message in the words of Hugging Face's chat templates. ``fitting_id``: of calls, as a template wants."""
         # "developer" is OpenAI's later name for "system"; templates know the older one.
         turn: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
@@ -133,9 +131,9 @@ class ChatMessage(Body):
         if self.name is not None:
             turn["name"] = self.name
         if self.tool_calls:
-            turn["tool_calls"] = [call.turn for call in self.tool_calls]
+            turn["tool_calls"] = [call.turn(fitting_id) for call in self.tool_calls]
         if self.tool_call_id is not None:
-            turn["tool_call_id"] = self.tool_call_id
+            turn["tool_call_id"] = fitting_id(self.tool_call_id)
         if self.reasoning_content is not None:
             turn |= {"reasoning_content": self.reasoning_content, "thinking": self.reasoning_content}  # both are in use
         return turn

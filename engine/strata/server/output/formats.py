@@ -5,6 +5,7 @@ A format is recognised by what the model's own chat template shows of it, so no 
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -113,6 +114,13 @@ class Formats:
         """A name for a call, by which the conversation will come back to it."""
         length = None if self.tools is None else self.tools.id_length
         return f"call_{uuid.uuid4().hex}" if length is None else uuid.uuid4().hex[:length]
+
+    def fitting_id(self, call_id: str) -> str:
+        """The name that a client gave a call, or in its place another that the model's template takes."""
+        length = None if self.tools is None else self.tools.id_length
+        if length is None or (len(call_id) == length and call_id.isalnum()):
+            return call_id
+        return hashlib.sha256(call_id.encode()).hexdigest()[:length]
 
     # --- answers that a grammar forces: the server writes their beginning
 
