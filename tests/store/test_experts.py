@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strata import quant
 from strata.config import read_hf_config
@@ -247,3 +250,31 @@ def test_one_altered_bit_of_an_expert_is_found(tmp_path: Path, place: float) -> 
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"00001-of-00001\.bin: its checksum is"):
         list(store.load())
+
+
+# What stands where something else belongs.
+ODD: list[Any] = [None, -1, 0, 7, 1 << 70, 1.5, math.inf, "", "int8", "../x", True, [], [7], {}, {"a": 1}]
+
+
+def places(value: Any) -> list[tuple[dict[str, Any] | list[Any], Any]]:
+    """Every place in a JSON value: what holds it, and its key or index there."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    return [(value, key) for key, _ in items] + [place for _, held in items for place in places(held)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_stands_in_the_table_is_read_or_refused(store: Store, data: st.DataObject) -> None:
+    table = json.loads((store.path / "config.json").read_text())["strata"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder, key = data.draw(st.sampled_from(places(table)))
+        if data.draw(st.booleans()):
+            holder[key] = data.draw(st.sampled_from(ODD))
+        else:
+            del holder[key]
+    try:
+        manifest = Manifest.from_table(table, needed(store.model_config), origin="config.json")
+    except CheckpointError:
+        return
+    assert manifest.contents.num_bytes > 0
+    assert len(manifest.shards) == len(manifest.contents.files)
