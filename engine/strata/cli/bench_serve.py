@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from strata.bench.serve import sweep
     from strata.bench.serve.mix import parse_mix
-    from strata.bench.serve.report import has_matplotlib, save
+    from strata.bench.serve.report import INTERRUPTED, has_matplotlib, save
 
     api_key = arguments.api_key or os.environ.get(API_KEY)
     options = sweep.ServeOptions(
@@ -131,8 +131,11 @@ def run(arguments: argparse.Namespace) -> int:
         _say(f"written: {', '.join(map(str, written))}")
         if not has_matplotlib():
             _say("no report.png: matplotlib is not installed; pip install 'strata-engine[plot]'")
-    if not report.is_complete:
+    if report.ended_by == INTERRUPTED:
         return 130
+    if report.ended_by is not None:
+        _say(f"strata: error: {report.ended_by}")
+        return 1
     return 0 if any(level.num_answered for level in report.levels) else 1
 
 

@@ -41,6 +41,9 @@ class OtherServer:
         return web.json_response({"object": "list", "data": [{"id": "first"}, {"id": "second"}]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
+        if self.behaviour == "close":
+            assert request.transport is not None
+            request.transport.close()
         tokens = self._encode((await request.json())["prompt"])
         return web.json_response({"count": len(tokens), "max_model_len": 4096, "tokens": tokens})
 

@@ -43,7 +43,7 @@ async def measure(url: str, **options: Any) -> Report:
 async def test_a_sweep_of_a_closed_loop(live: Callable[..., Live]) -> None:
     server = live("hello ", max_model_len=1024)
     report = await measure(server.url)
-    assert report.is_complete
+    assert report.ended_by is None
     assert [level.load for level in report.levels] == ["1 stream", "4 streams"]
     first, second = report.levels
     assert (first.num_answered, second.num_answered) == (4, 16)
@@ -146,10 +146,36 @@ async def test_cancelling_reports_what_there_is(live: Callable[..., Live]) -> No
     await is_waiting.wait()
     task.cancel()
     report = await task
-    assert not report.is_complete
+    assert report.ended_by == "interrupted"
     assert report.levels[0].load == "1 stream"
     assert "interrupted" in report.markdown()
     server.wait_until(lambda engine: engine.num_open == 0)
+
+
+async def test_a_server_that_goes_away_leaves_a_report(encode: Encode) -> None:
+    server = OtherServer(encode, has_tokenize=True)
+    with run_other(server):
+
+        def progress(phase: str, done: int, total: int) -> None:
+            if phase == "2 streams":
+                server.behaviour = "close"
+
+        report = await run(ServeOptions(url=server.url, mix=MIX, concurrency=(1, 2, 4), num_requests=2), progress)
+    assert [level.load for level in report.levels] == ["1 stream", "2 streams"]
+    assert report.levels[0].num_answered == 2
+    assert report.ended_by is not None
+    assert "has stopped to answer" in report.ended_by
+    assert report.ended_by in report.markdown()
+
+
+async def test_a_seed_gives_the_same_requests_again(live: Callable[..., Live]) -> None:
+    server = live(max_model_len=1024)
+    sent = []
+    for seed in (5, 5, 6):
+        await measure(server.url, concurrency=(4,), seed=seed)
+        sent.append(sorted(request.prompt_token_ids for request in server.engine.requests))
+        server.engine.requests.clear()
+    assert sent[0] == sent[1] != sent[2]
 
 
 # --- another server

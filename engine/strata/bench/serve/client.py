@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from strata.bench.serve.prompts import Prompt
-from strata.errors import OptionError
+from strata.errors import EngineError, OptionError
 
 ENDPOINTS = ("completions", "chat")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -78,13 +78,19 @@ class BenchClient:
         self.max_model_len = length if isinstance(length, int) else None
 
     async def count(self, text: str) -> int:
-        """Tokens of ``text`` by ``/tokenize``, as vLLM and Strata have it. Raises LookupError where there is none."""
+        """Tokens of ``text`` by ``/tokenize``, as vLLM and Strata have it.
+
+        Raises LookupError where there is none, EngineError when the server does not answer.
+        """
         body = {"model": self.model, "prompt": text}
-        async with self._session.post(f"{self.url}/tokenize", json=body) as response:
-            if response.status != 200:
-                raise LookupError(f"HTTP {response.status}")
-            answer = await response.json(content_type=None)
-            return int(answer["count"] if "count" in answer else len(answer["tokens"]))
+        try:
+            async with self._session.post(f"{self.url}/tokenize", json=body) as response:
+                if response.status != 200:
+                    raise LookupError(f"HTTP {response.status}")
+                answer = await response.json(content_type=None)
+                return int(answer["count"] if "count" in answer else len(answer["tokens"]))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineError(f"{self.url} has stopped to answer ({type(error).__name__})") from error
 
     async def metrics(self) -> str | None:
         """The text of ``/metrics``; None where there is none."""

@@ -71,9 +71,11 @@ class PromptMaker:
         wanted = max(1, round(num_tokens - self._overhead))
         if self._count is None:
             return self._approximate(max(1, round(wanted / self._tokens_per_word)), num_tokens)
+        # Of its own: prompts are made at the same time, and a seed must give the same ones again.
+        rng = random.Random(self._rng.random())
         if not self._words:
             await self._measure(self._count)
-        pieces = self._pieces(wanted)
+        pieces = self._pieces(wanted, rng)
         counted = await self._count("".join(pieces))
         for _ in range(_ROUNDS):
             if counted == wanted:
@@ -81,7 +83,7 @@ class PromptMaker:
             left = wanted - counted
             while left < 0 and len(pieces) > 1:
                 left += self._cost(pieces.pop())
-            pieces += self._pieces(left)
+            pieces += self._pieces(left, rng)
             counted = await self._count("".join(pieces))
         return Prompt("".join(pieces), counted, len(pieces))
 
@@ -96,7 +98,7 @@ class PromptMaker:
         for mark in _FILL:
             self._fill[mark] = max(1, await count(f"{base}{mark}") - alone)
 
-    def _pieces(self, num_tokens: int) -> list[str]:
+    def _pieces(self, num_tokens: int, rng: random.Random) -> list[str]:
         """Pieces of text that take ``num_tokens`` together, as far as they can."""
         pieces: list[str] = []
         while num_tokens > 0:
@@ -104,7 +106,7 @@ class PromptMaker:
             fitting = fitting or [mark for mark, cost in self._fill.items() if cost <= num_tokens]
             if not fitting:
                 break
-            pieces.append(self._rng.choice(fitting))
+            pieces.append(rng.choice(fitting))
             num_tokens -= self._cost(pieces[-1])
         return pieces
 

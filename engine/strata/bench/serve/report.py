@@ -11,6 +11,8 @@ from strata.bench.serve.gpus import GpuSummary
 from strata.bench.serve.summary import Distribution, Level
 from strata.errors import StorageError
 
+INTERRUPTED = "interrupted"
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -20,7 +22,7 @@ class Report:
     settings: dict[str, str]
     notes: tuple[str, ...]
     levels: tuple[Level, ...]
-    is_complete: bool
+    ended_by: str | None  # why it ended before its end: INTERRUPTED, or the error
 
     def as_dict(self) -> dict[str, Any]:
         """Times in seconds, rates in tokens a second."""
@@ -28,7 +30,7 @@ class Report:
             "title": self.title,
             "settings": self.settings,
             "notes": list(self.notes),
-            "is_complete": self.is_complete,
+            "ended_by": self.ended_by,
             "levels": [{**asdict(level), "tokens_per_second": level.tokens_per_second} for level in self.levels],
         }
 
@@ -37,8 +39,8 @@ class Report:
         lines = [f"# {self.title}", ""]
         lines += [f"- {name}: {value}" for name, value in self.settings.items()]
         lines += [f"- {note}" for note in self.notes]
-        if not self.is_complete:
-            lines.append("- **interrupted**: what had been answered until then")
+        if self.ended_by is not None:
+            lines.append(f"- **{self.ended_by}**: this is what had been answered until then")
         lines += ["", *self._speed(), "", *_latency(self.levels)]
         if any(level.gpus for level in self.levels):
             lines += ["", *_gpus(self.levels)]

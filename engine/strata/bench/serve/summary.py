@@ -78,8 +78,8 @@ def summarise(
     whole = [answer for answer in answers if answer.error is None]
     began = min((answer.started for answer in answers), default=0.0)
     seconds = max((answer.ended for answer in answers), default=0.0) - began
-    output_tokens = sum(answer.output_tokens for answer in whole)
-    rate = output_tokens / seconds if seconds else 0.0
+    # The engine's counter has those of broken answers, too, and those of requests that nobody waited for.
+    all_tokens = sum(answer.output_tokens for answer in answers)
     return Level(
         load=load,
         value=value,
@@ -88,12 +88,12 @@ def summarise(
         errors=dict(Counter(answer.error for answer in answers if answer.error is not None).most_common()),
         seconds=seconds,
         prompt_tokens=sum(answer.prompt_tokens or 0 for answer in whole),
-        output_tokens=output_tokens,
+        output_tokens=sum(answer.output_tokens for answer in whole),
         is_counted=all(answer.is_counted for answer in whole),
         ttft=distribution(answer.first - answer.started for answer in whole if answer.first is not None),
         gaps=distribution(gap for answer in whole for gap in answer.gaps),
         duration=distribution(answer.ended - answer.started for answer in whole),
-        engine=_engine_view(before, after, rate),
+        engine=_engine_view(before, after, all_tokens / seconds) if len(answers) == num_requests and seconds else None,
         gpus=gpus,
     )
 

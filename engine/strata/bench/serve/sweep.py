@@ -15,7 +15,7 @@ from strata.bench.serve.client import Answer, BenchClient, open_client
 from strata.bench.serve.gpus import GpuSampler, sampling
 from strata.bench.serve.mix import PUBLISHED, Shape, draw, format_mix
 from strata.bench.serve.prompts import Prompt, PromptMaker
-from strata.bench.serve.report import Report
+from strata.bench.serve.report import INTERRUPTED, Report
 from strata.bench.serve.summary import Level, read_counters, summarise
 from strata.bench.serve.traffic import closed_loop, open_loop
 from strata.errors import EngineError, OptionError
@@ -51,7 +51,7 @@ class _Request:
 
 
 async def run(options: ServeOptions, progress: Progress, *, nvml: Any | None = None) -> Report:
-    """Measure. Cancelling ends it with a report of what there is until then.
+    """Measure. Cancelling ends it with a report of what there is until then, as does a server that is gone.
 
     ``progress``: called with (level, chunks of text, tokens asked for). ``nvml``: stands in for pynvml. Raises
     OptionError when no server answers or it refuses the requests, EngineError when the warm-up fails.
@@ -78,15 +78,17 @@ class _Sweep:
     async def run(self, sampler: GpuSampler | None) -> Report:
         await self._find_tokenizer()
         await self._warm_up()
-        is_complete = True
+        ended_by = None
         try:
             for rate in self._options.rates:
                 await self._level(f"{rate:g} requests/s", rate, sampler)
             for streams in () if self._options.rates else self._options.concurrency:
                 await self._level(f"{streams} {'stream' if streams == 1 else 'streams'}", streams, sampler)
         except asyncio.CancelledError:
-            is_complete = False
-        return self._report(is_complete)
+            ended_by = INTERRUPTED
+        except EngineError as error:
+            ended_by = str(error)
+        return self._report(ended_by)
 
     async def _find_tokenizer(self) -> None:
         try:
@@ -110,10 +112,11 @@ class _Sweep:
             self._client.takes_ignore_eos = False  # an extension that not every server knows
             answer = await self._client.generate(prompt, _PROBE_TOKENS)
         if answer.error is not None:
-            refused = answer.error.startswith("HTTP 4")
-            other = "chat" if self._options.endpoint == "completions" else "completions"
             message = f"{self._client.url} does not answer /v1/{self._options.endpoint}: {answer.error}"
-            raise OptionError(f"{message}; try --endpoint {other}") if refused else EngineError(message)
+            if answer.error.startswith(("HTTP 404", "HTTP 405")):
+                other = "chat" if self._options.endpoint == "completions" else "completions"
+                raise OptionError(f"{message}; try --endpoint {other}")
+            raise OptionError(message) if answer.error.startswith("HTTP 4") else EngineError(message)
         return answer.prompt_tokens
 
     async def _level(self, load: str, value: float, sampler: GpuSampler | None) -> None:
@@ -176,7 +179,7 @@ class _Sweep:
             teller.cancel()
         self._progress(phase, total, total)
 
-    def _report(self, is_complete: bool) -> Report:
+    def _report(self, ended_by: str | None) -> Report:
         options = self._options
         loop = "open loop, Poisson arrivals" if options.rates else "closed loop"
         settings = {
@@ -192,7 +195,7 @@ class _Sweep:
             settings,
             tuple(self._notes()),
             tuple(self._levels),
-            is_complete,
+            ended_by,
         )
 
     def _notes(self) -> list[str]:
@@ -207,6 +210,10 @@ class _Sweep:
             notes.append("the server does not take ignore_eos: answers may be shorter than asked for")
         if not all(level.is_counted for level in self._levels):
             notes.append("the server reports no usage: chunks of text stand for tokens")
+        if any(level.engine for level in self._levels):
+            notes.append(
+                "the engine's tok/s are over the time of its steps alone; what it waits for requests counts not"
+            )
         return notes
 
 
