@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import strata as package
-from tests.server.conftest import direct, encode, live, make_engine, store
+from tests.server.conftest import direct, encode, family_store, live, make_engine, store
 
-__all__ = ["direct", "encode", "live", "make_engine", "store"]
+__all__ = ["direct", "encode", "family_store", "live", "make_engine", "store"]
 
 COMMAND = [sys.executable, "-m", "strata.cli.main"]
 

@@ -27,6 +27,14 @@ def test_one_question_gets_one_answer(strata: Strata, live: MakeLive) -> None:
     assert (result.returncode, result.stdout) == (0, "hello 😀 world\n")
 
 
+def test_reasoning_is_shown_beside_the_answer(
+    strata: Strata, live: MakeLive, family_store: Callable[[str], Path]
+) -> None:
+    running = live("<think>\nHm, hello.\n</think>\n\nHello!", directory=family_store("qwen"), max_model_len=1000)
+    result = strata("chat", "--url", running.url, "hi")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "Hello!\n", "Hm, hello.\n\n")
+
+
 def test_an_address_may_end_like_openais(strata: Strata, live: MakeLive) -> None:
     assert strata("chat", "--url", f"{live('hello').url}/v1/", "hi").stdout == "hello\n"
 

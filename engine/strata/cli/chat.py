@@ -89,17 +89,30 @@ def _converse(client: Client, system: list[dict[str, str]]) -> None:
 
 
 def _answer(client: Client, messages: list[dict[str, str]]) -> str:
-    """Show an answer as it comes. Ctrl-C ends it, and with it the server's work on it."""
-    texts = []
+    """Show an answer as it comes. Ctrl-C ends it, and with it the server's work on it.
+
+    Reasoning goes to standard error, in grey on a terminal: what is piped on is the answer.
+    """
+    texts: list[str] = []
+    grey, plain = ("\033[90m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    is_reasoning = False
     pieces = client.stream(messages)
     try:
-        for text in pieces:
-            texts.append(text)
-            print(text, end="", flush=True)
+        for text, is_thought in pieces:
+            if is_thought != is_reasoning:
+                print(grey if is_thought else f"{plain}\n", end="" if is_thought else "\n", file=sys.stderr, flush=True)
+                is_reasoning = is_thought
+            if is_thought:
+                print(text, end="", file=sys.stderr, flush=True)
+            else:
+                texts.append(text)
+                print(text, end="", flush=True)
     except KeyboardInterrupt:
         print(" [stopped]", end="")
     finally:
         pieces.close()
+        if is_reasoning:
+            print(plain, file=sys.stderr, flush=True)
         if texts:
             print()
     return "".join(texts)

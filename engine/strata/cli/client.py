@@ -8,7 +8,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Generator, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from strata.errors import EngineError, OptionError
 
@@ -36,6 +36,13 @@ def check_api_key(api_key: str) -> str:
     if not api_key.isascii() or not api_key.isprintable():
         raise OptionError("the API key holds characters that no header may hold; give it as the server has it")
     return api_key
+
+
+class Piece(NamedTuple):
+    """New text of an answer, or of the reasoning before it."""
+
+    text: str
+    is_reasoning: bool
 
 
 class Client:
@@ -66,7 +73,7 @@ class Client:
                     raise OptionError(f"what answers at {self._url} is no server of the OpenAI API") from None
         return self._model
 
-    def stream(self, messages: Sequence[dict[str, str]]) -> Generator[str, None, None]:
+    def stream(self, messages: Sequence[dict[str, str]]) -> Generator[Piece, None, None]:
         """The pieces of an answer; closing the generator ends it.
 
         Raises OptionError when no server is there or it refuses the request, EngineError when the server fails.
@@ -80,17 +87,23 @@ class Client:
                     data = line[len(b"data: ") :].strip()
                     if data == b"[DONE]":
                         return
-                    yield from self._texts(data)
+                    yield from self._pieces(data)
             except (OSError, http.client.HTTPException) as error:
                 raise EngineError(f"the connection to {self._url} broke: {error}") from error
         raise EngineError(f"the server at {self._url} ended the answer before it was complete")
 
-    def _texts(self, data: bytes) -> list[str]:
+    def _pieces(self, data: bytes) -> list[Piece]:
         """The new texts of one event."""
         try:
             event: Any = json.loads(data)
             if "error" not in event:
-                return [text for choice in event["choices"] if (text := choice["delta"].get("content"))]
+                deltas = [choice["delta"] for choice in event["choices"]]
+                return [
+                    Piece(delta[field], field == "reasoning_content")
+                    for delta in deltas
+                    for field in ("reasoning_content", "content")
+                    if delta.get(field)
+                ]
             message = str(event["error"]["message"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise OptionError(f"what answers at {self._url} is no server of the OpenAI API: {data[:80]!r}") from error
