@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from strata.config import SchedulerConfig
+from strata.request import GenerationRequest, SamplingParams
 from strata.scheduler.chunk import SMALLEST_CHUNK, ChunkController
+from tests.scheduler.simulation import Simulation
 
 DECODE_SECONDS, TOKEN_SECONDS = 0.02, 0.001  # a machine whose step of n prompt tokens takes 0.02 + 0.001 n
 
@@ -94,3 +97,25 @@ def test_without_a_target_chunks_are_whole() -> None:
     chunk = ChunkController(None, 512)
     feed(chunk, 20, token=1.0)
     assert chunk.limit == 512
+
+
+@pytest.mark.parametrize("target", [0.2, None])
+def test_the_scheduler_keeps_the_target_while_a_long_prompt_comes_in(target: float | None) -> None:
+    """In the simulation a step takes 10 ms and 2 ms more for each token: 0.2 s have room for 95 tokens."""
+    config = SchedulerConfig(max_num_batched_tokens=512, decode_latency_seconds=target)
+    simulation = Simulation(config, num_blocks=600, max_model_len=2000)
+    sampling = SamplingParams(max_tokens=40, ignore_eos=True)
+    simulation.add(GenerationRequest("decodes", (1,), sampling))
+    simulation.step()
+    simulation.add(GenerationRequest("prompt", tuple(range(1500)), SamplingParams(max_tokens=1)))
+    seconds = []
+    while "prompt" not in simulation.ended:
+        began = simulation.now
+        simulation.step()
+        seconds.append(simulation.now - began)
+    if target is None:
+        assert len(seconds) == 3, "1500 tokens in steps of 512"
+    else:
+        assert max(seconds[4:]) <= target + 0.002
+        assert seconds[4:-1] == pytest.approx([target] * len(seconds[4:-1]), abs=0.02), "the room is used"
+    assert simulation.plan.stats().max_prefill_tokens == pytest.approx(95 if target else 512, abs=3)
