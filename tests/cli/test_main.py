@@ -18,7 +18,7 @@ import pytest
 import strata as package
 from strata.cli import main as main_module
 from strata.cli.main import TERMINATION_LOG_BYTES, build_parser, main
-from strata.cli.serve import engine_config
+from strata.cli.serve_options import engine_config
 from strata.cli.version import revision
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]

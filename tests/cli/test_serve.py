@@ -17,7 +17,8 @@ import openai
 import pytest
 
 from strata.cli.main import build_parser
-from strata.cli.serve import default_name, engine_config
+from strata.cli.serve import default_name
+from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
 from strata.store.sources import source_path
 from tests.cli.conftest import COMMAND, Server, running_server
