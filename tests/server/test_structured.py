@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +44,7 @@ AS_TEXT = json.dumps(SCHEMA, ensure_ascii=False)
         pytest.param({"structured_outputs": {"regex": "a|b"}}, Grammar("regex", "a|b"), id="a regular expression"),
         pytest.param(
             {"structured_outputs": {"choice": ["yes", 'say "ö"']}},
-            Grammar("grammar", 'start: "yes" | "say \\"ö\\""'),
+            Grammar("grammar", 'start: "yes" | "say \\"\\u00f6\\""'),
             id="choices",
         ),
         pytest.param(
@@ -88,6 +90,21 @@ def test_it_reaches_the_engine_with_every_choice(serve: Serve) -> None:
     assert served.chat(response_format=schema_format(SCHEMA), n=2, logprobs=True, stop="x").status_code == 200
     grammars = [request.sampling.grammar for request in served.engine.requests]
     assert grammars == [Grammar("json_schema", AS_TEXT)] * 2
+
+
+@pytest.mark.parametrize("name", ["guided_json", "guided_regex", "guided_choice", "guided_grammar"])
+def test_the_older_spelling_is_told_the_newer(name: str) -> None:
+    with pytest.raises(RequestError, match="'structured_outputs'") as refused:
+        chat(**{name: "a"})
+    assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
+    assert chat(**{name: None}).grammar is None
+
+
+def test_a_forced_call_does_not_go_on_behind_its_end(serve: Serve, family_store: Callable[[str], Path]) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    served = serve(directory=family_store("qwen"), max_model_len=2000)
+    error = error_of(served.chat(tools=tools, tool_choice="required", ignore_eos=True), 400)
+    assert error["param"] == "ignore_eos"
 
 
 @pytest.mark.parametrize("stream", [False, True])

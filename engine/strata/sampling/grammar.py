@@ -101,9 +101,12 @@ class Masks:
         )
         words = torch.from_numpy(bits).to(logits.device)
         shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
-        is_allowed = ((words[:, :, None] >> shifts) & 1).view(len(rows), -1)[:, : self._vocab_size].bool()
-        places = torch.tensor(rows, device=logits.device)
-        logits[places] = logits[places].masked_fill(~is_allowed, -torch.inf)
+        is_barred = (((words[:, :, None] >> shifts) & 1) == 0).view(len(rows), -1)[:, : self._vocab_size]
+        if len(rows) == logits.shape[0]:
+            logits.masked_fill_(is_barred, -torch.inf)
+        else:
+            places = torch.tensor(rows, device=logits.device)
+            logits[places] = logits[places].masked_fill_(is_barred, -torch.inf)
         return {
             row: f"the grammar could not be followed further: {matcher.get_error()}"
             for row, matcher in zip(rows, matchers, strict=True)

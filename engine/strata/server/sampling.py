@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.body import Body
+from strata.server.body import Body, Unserved
 from strata.server.structured import StructuredOutputs, grammar_of
 
 MAX_STOP_STRINGS = 4
@@ -30,6 +31,8 @@ MinP = Annotated[float | None, Field(ge=0, le=1, description="a share of the lik
 Penalty = Annotated[float | None, Field(ge=-2, le=2, description="a number from -2 to 2; 0 is off")]
 RepetitionPenalty = Annotated[float | None, Field(ge=0.01, le=100, description="a number from 0.01 to 100; 1 is off")]
 Seed = Annotated[int | None, Field(ge=SEED_RANGE[0], le=SEED_RANGE[1], description="a 64-bit signed whole number")]
+_OLDER_NAMES = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")  # vLLM's
+
 NonEmpty = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0)]
 Stop = Annotated[
@@ -43,6 +46,9 @@ MaxTokens = Annotated[
 
 class Sampling(Body):
     """What every kind of generation can set; None takes the model's default."""
+
+    unserved: ClassVar[Unserved] = dict.fromkeys(_OLDER_NAMES, (None,))
+    instead: ClassVar[Mapping[str, str]] = dict.fromkeys(_OLDER_NAMES, "use 'structured_outputs'")
 
     model: str | None = Field(None, description="a served name; left out: the first one")
     temperature: Temperature = None
@@ -115,12 +121,17 @@ class Sampling(Body):
 
     @model_validator(mode="after")
     def _check_grammar(self) -> Self:
-        if self.grammar is not None and self.ignore_eos:
+        self.check_end(self.grammar)
+        return self
+
+    def check_end(self, grammar: Grammar | None) -> None:
+        """Raises RequestError if the answer is to go on behind the end that ``grammar`` gives it."""
+        if grammar is not None and self.ignore_eos:
             raise RequestError(
-                "'ignore_eos' goes on behind the end, which structured output does not allow; leave one of them out",
+                "'ignore_eos' goes on behind the end, which structured output and forced calls do not allow; leave one "
+                "of them out",
                 param="ignore_eos",
             )
-        return self
 
     @property
     def num_choices(self) -> int:

@@ -43,9 +43,7 @@ class StreamOptions(Body):
 class OpenAIRequest(Sampling):
     """What chat and text completions share."""
 
-    unserved: ClassVar[Unserved] = {
-        "store": (None, False),
-    }
+    unserved: ClassVar[Unserved] = {**Sampling.unserved, "store": (None, False)}
 
     n: NumChoices = None
     response_format: ResponseFormat | None = None
@@ -92,6 +90,7 @@ class ChatRequest(OpenAIRequest):
         "web_search_options": (None,),
     }
     instead: ClassVar[Mapping[str, str]] = {
+        **OpenAIRequest.instead,
         "functions": "OpenAI has replaced it: use 'tools'",
         "function_call": "OpenAI has replaced it: use 'tool_choice'",
     }

@@ -169,6 +169,7 @@ class Service:
         job_id = f"{prefix}-{uuid.uuid4().hex}"
         params = [model.sampling(body, len(prompt), param=param) for prompt in prompts]
         if opening is not None and opening.grammar is not None:
+            body.check_end(opening.grammar)
             params = [replace(sampling, grammar=opening.grammar) for sampling in params]
         requests = [
             GenerationRequest(

@@ -96,7 +96,7 @@ def grammar_of(response_format: Body | None, structured: StructuredOutputs | Non
         elif structured.regex is not None:
             grammar = Grammar("regex", structured.regex)
         elif structured.choice is not None:
-            alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in structured.choice)
+            alternatives = " | ".join(json.dumps(choice) for choice in structured.choice)  # Lark has JSON's escapes
             grammar = Grammar("grammar", f"start: {alternatives}")
         else:
             grammar = Grammar("grammar", structured.grammar or "")
