@@ -104,6 +104,8 @@ TEXT = "I'LL don't  pay 12345 $9.99!\n\n end"
         ("llama-bpe", "I 'LL _don 't _ _pay _ 123 45 _$ 9 . 99 !// _end"),
         ("qwen2", "I 'LL _don 't _ _pay _ 1 2 3 4 5 _$ 9 . 9 9 !// _end"),
         ("default", "I ' LL _don ' t _ _pay _ 123 45 _ $ 9 . 99 ! // _end"),
+        ("llama-v3", "I 'LL _don 't _ _pay _ 123 45 _$ 9 . 99 !// _end"),
+        ("llama3", "I 'LL _don 't _ _pay _ 123 45 _$ 9 . 99 !// _end"),
         ("deepseek-r1-qwen", "I 'LL _don 't _ _pay _ 1 2 3 4 5 _$ 9 . 9 9 !// _end"),
         ("gpt-4o", "I'LL _don't _ _pay _ 123 45 _$ 9 . 99 !// _end"),
         ("tekken", "I 'LL _don 't _ _pay _ 1 2 3 4 5 _$ 9 . 9 9 !// _end"),
@@ -122,7 +124,7 @@ def test_words_by_case_are_cut_where_capitals_begin(tmp_path: Path) -> None:
 
 
 # Texts whose Unicode is composed already: the library's reading composes none.
-@pytest.mark.parametrize("pre", ["llama-bpe", "llama-v3", "llama3", "qwen2", "deepseek-r1-qwen", "gpt-4o", "tekken"])
+@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "gpt-4o", "tekken"])
 def test_gives_the_ids_of_the_library(tmp_path: Path, pre: str) -> None:
     path = builtin_path("builtin://smollm2-135m")
     metadata = GGUFFile(path).metadata | {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False}
