@@ -144,6 +144,25 @@ def test_a_client_that_leaves_frees_the_blocks(server: Server) -> None:
     assert 'strata_requests_total{outcome="abort"} 1.0' in metrics
 
 
+def test_a_server_that_is_told_to_end_finishes_the_answer_that_it_gives(tmp_path: Path) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": True, "stream": True}
+    with (
+        running_server(tmp_path / "log", BUILTIN, "--max-model-len", "512") as server,
+        httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=300) as response,
+    ):
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: {")
+        server.process.send_signal(signal.SIGTERM)
+        while (ready := httpx.get(f"{server.url}/ready")).status_code == 200:
+            pass
+        for refused in (ready, httpx.post(f"{server.url}/generate", json={"prompt": "a"})):
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
+        events = [line for line in lines if line]
+        assert events[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in events[-2]
+        server.process.wait()  # by itself, with what ``running_server`` expects
+
+
 # --- models that cannot be served
 
 

@@ -81,6 +81,14 @@ def test_probes_need_no_key(client: TestClient, route: str) -> None:
     assert client.get(route).status_code == 200
 
 
+def test_the_description_says_where_a_key_is_needed(client: TestClient) -> None:
+    description = client.get("/openapi.json", headers={"Authorization": "Bearer sk-one"}).json()
+    assert description["security"] == [{"key": []}]
+    assert description["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+    free = {path for path, methods in description["paths"].items() if methods.get("get", {}).get("security") == []}
+    assert free == {"/health", "/ready", "/metrics"}
+
+
 def test_a_changed_file_counts_from_the_next_request_on(client: TestClient, path: Path) -> None:
     def status(key: str) -> int:
         return client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code

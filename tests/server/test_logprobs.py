@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import log
 from typing import Any
 
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strata.request import TokenLogprobs
 from strata.server.logprobs import ScoredText, ScoredToken, chat_logprobs, text_logprobs
+from strata.server.stop import StopStrings
 from strata.server.tokenizer import Detokenizer
 from tests.server.conftest import Live, Serve
 from tests.server.test_app import events
@@ -107,6 +111,37 @@ def test_tokens_wait_for_their_text() -> None:
     assert [(token.data, token.offset) for token in shown] == [(b"\xe2", 0), (b"\x82", 0), (b"\xac", 0), (b"ab", 1)]
     assert text.shown("", is_all=False) == ()
     assert [token.data for token in text.shown("bcd", is_all=True)] == [b"cd"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(alphabet="ab é€😀", max_size=12),
+    cuts=st.lists(st.integers(0, 40), max_size=20),
+    stop=st.text(alphabet="ab é😀", min_size=1, max_size=3),
+)
+def test_tokens_cover_the_text_that_is_shown_and_no_more(text: str, cuts: list[int], stop: str) -> None:
+    """Bytes cut anywhere into tokens, with a stop string that may be met, or nearly."""
+    raw = text.encode()
+    edges = sorted({0, len(raw), *(cut for cut in cuts if cut < len(raw))})
+    table = dict(enumerate(raw[start:end] for start, end in pairwise(edges)))
+    scored_text, stops = ScoredText(*detokenizer(table)), StopStrings([stop])
+    shown, met = "", False
+    tokens: list[ScoredToken] = []
+    for token_id in table:
+        new, met = stops.feed(scored_text.feed((token_id,), (TokenLogprobs(HALF, ()),)))
+        shown += new
+        tokens += scored_text.shown(new, is_all=False)
+        assert shown.encode() == b"".join(token.data for token in tokens)[: len(shown.encode())]
+        if met:
+            break
+    if not met:
+        rest = stops.flush()
+        shown += rest
+        tokens += scored_text.shown(rest, is_all=True)
+        assert b"".join(token.data for token in tokens) == raw
+    assert shown == text.partition(stop)[0]
+    assert all(token.offset < len(shown) for token in tokens)
+    assert [token.offset for token in tokens] == sorted(token.offset for token in tokens)
 
 
 def test_a_special_token_is_named(serve: Serve) -> None:

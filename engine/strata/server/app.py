@@ -64,7 +64,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     for add_routes in (add_generation, add_tokens, add_models, add_probes):
         add_routes(app, service)
     _add_errors(app)
-    describe(app, BODIES)
+    describe(app, BODIES, needs_key=access.api_keys is not None)
     return app
 
 

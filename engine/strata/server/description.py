@@ -9,6 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from strata.server.keys import OPEN_PATHS
+
 _PLACE = "#/components/schemas/{model}"
 
 
@@ -18,12 +20,14 @@ def takes(body: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def describe(app: FastAPI, bodies: list[type[BaseModel]]) -> None:
-    """Give the application its description, with the schemas of ``bodies``."""
+def describe(app: FastAPI, bodies: list[type[BaseModel]], *, needs_key: bool) -> None:
+    """Give the application its description, with the schemas of ``bodies``. ``needs_key``: whether it asks for one."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             app.openapi_schema = _build(app, bodies)
+            if needs_key:
+                _add_key(app.openapi_schema)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own guide does
@@ -42,3 +46,11 @@ def _build(app: FastAPI, bodies: list[type[BaseModel]]) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     return described
+
+
+def _add_key(described: dict[str, Any]) -> None:
+    described["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    described["security"] = [{"key": []}]
+    for path in OPEN_PATHS:
+        for operation in described["paths"][path].values():
+            operation["security"] = []
