@@ -166,8 +166,11 @@ def serve(make_engine: Callable[..., FakeEngine]) -> Iterator[Serve]:
         yield start
 
 
+ServeFamily = Callable[..., Served]
+
+
 @pytest.fixture
-def serve_family(serve: Serve, family_store: Callable[[str], Path]) -> Callable[..., Served]:
+def serve_family(serve: Serve, family_store: Callable[[str], Path]) -> ServeFamily:
     """Serve a model of a family that answers with a text."""
 
     def start(family: str, text: str, **options: Any) -> Served:

@@ -12,6 +12,7 @@ from strata.server.output import thinking
 from strata.server.output.formats import Formats, call_parser
 from strata.server.reading import Reading
 from strata.server.schemas import ChatRequest
+from strata.server.turns import turns_of
 
 _EFFORTS = ("low", "medium", "high")  # that models are trained on
 
@@ -31,7 +32,7 @@ def open_chat(body: ChatRequest, template: ChatTemplate, formats: Formats) -> Op
     use = body.tool_use
     _check_tools(body, template, formats)
     prompt = template.render(
-        [message.turn(formats.fitting_id) for message in body.messages],
+        turns_of(body.messages, formats),
         tools=[tool.turn for tool in use.offered],
         variables=_variables(body, template),
     )

@@ -29,7 +29,8 @@ class ToolFormat:
     shown_by: what a chat template of this format holds, all of it. any_lead, named_lead: the server begins a call that
     the request forces where the model would, and a grammar holds the rest to JSON. After ``any_lead`` that is an object
     of the name and, under ``arguments_key``, the arguments; after ``named_lead``, with the tool's name for NAME, the
-    arguments alone. id_length: templates may want the ids of calls to have just so many letters and digits.
+    arguments alone. id_length, has_single_calls: templates may want the ids of calls to have just so many letters and
+    digits, and no message to have more than one call.
     """
 
     name: str
@@ -39,12 +40,19 @@ class ToolFormat:
     named_lead: str
     arguments_key: str = "arguments"
     id_length: int | None = None
+    has_single_calls: bool = False
 
 
 HERMES = ToolFormat("hermes", Hermes, ("<tool_call>",), "<tool_call>\n", '<tool_call>\n{"name": "NAME", "arguments":')
 QWEN_XML = ToolFormat("qwen-xml", QwenXml, ("<function=", "<parameter="), HERMES.any_lead, HERMES.named_lead)
 LLAMA = ToolFormat(
-    "llama", Llama, ("<|start_header_id|>", '"parameters"'), "", '{"name": "NAME", "parameters":', "parameters"
+    "llama",
+    Llama,
+    ("<|start_header_id|>", '"parameters"'),
+    "",
+    '{"name": "NAME", "parameters":',
+    "parameters",
+    has_single_calls=True,
 )
 MISTRAL = ToolFormat(
     "mistral",
@@ -60,6 +68,7 @@ HARMONY = ToolFormat(
     (CHANNEL, MESSAGE),
     f"{CHANNEL}commentary <|constrain|>json{MESSAGE}",
     f"{CHANNEL}commentary to=functions.NAME <|constrain|>json{MESSAGE}",
+    has_single_calls=True,
 )
 
 # The first that a template shows is the model's, so the more particular ones stand first.
@@ -91,6 +100,11 @@ class Formats:
     def has_harmony(self) -> bool:
         """Whether channels tell reasoning, answer and calls apart: then they do so in every answer."""
         return self.reasoning == "harmony" or self.tools is HARMONY
+
+    @property
+    def has_single_calls(self) -> bool:
+        """Whether the model's template wants a message for each call."""
+        return self.tools is not None and self.tools.has_single_calls
 
     def reads(self, *, with_tools: bool) -> bool:
         """Whether an answer is more than plain content."""
