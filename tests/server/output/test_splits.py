@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strata.server.output.deltas import Parser
@@ -61,6 +61,8 @@ PARSERS: dict[str, Callable[[], Parser]] = {
 
 @pytest.mark.parametrize("make", PARSERS.values(), ids=PARSERS)
 @settings(max_examples=50)
+@example(text='{"name": "now", "parameters": {}, "a}": 1}', cuts={37})
+@example(text='<tool_call>{"name": "now", "arguments": {}, "a": "}"}', cuts={50})
 @given(text=texts(), cuts=st.sets(st.integers(1, 200), max_size=9))
 def test_any_cut_tells_the_same(make: Callable[[], Parser], text: str, cuts: set[int]) -> None:
     borders = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]

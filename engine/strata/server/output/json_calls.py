@@ -17,7 +17,7 @@ from strata.server.output.machine import Machine
 _HEAD = re.compile(
     r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
-_TAIL = re.compile(r'(?:\s*,\s*"[^"\\]*"\s*:\s*(?:"[^"\\{}]*"|[\w.+-]+))*\s*\}')  # more fields that are no objects
+_TAIL = re.compile(r'(?:\s*,\s*"[^"\\{}]*"\s*:\s*(?:"[^"\\{}]*"|[\w.+-]+))*\s*\}')  # more fields that are no objects
 _STRUCTURE = re.compile(r'["{}\[\]]|[^\w\s:,.+-]')  # outside of strings: what opens and closes, and what is not JSON
 _IN_STRING = re.compile(r'["\\]')
 _CLOSES = {"}": "{", "]": "["}
@@ -79,8 +79,9 @@ def read_call(text: str) -> WholeCall | None:
     except (ValueError, RecursionError):
         return None
     # A name that is printable holds no half of a surrogate pair either.
-    is_call = isinstance(name, str) and name and name.isprintable() and text.startswith("{")
-    return WholeCall(name, text) if is_call and isinstance(name, str) else None
+    if not isinstance(name, str) or not name or not name.isprintable() or not text.startswith("{"):
+        return None
+    return WholeCall(name, text)
 
 
 class JsonCalls(Machine):
