@@ -212,11 +212,12 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
         return lines
     if machine.ram_bytes is not None:
         lines.append(f"{format_bytes(machine.ram_bytes)} of RAM, {HOST_SHARE:.0%} of it for experts")
+    if any(item.fit.disk_experts for item in found):
+        lines.append(f"the disk is read at {rates.disk / 1e9:.1f} GB/s")
     return [
         *lines,
         f"PCIe {arguments.pcie or card.pcie} carries {rates.pcie / 1e9:.1f} GB/s, expert kernels on the CPU reach "
         f"{rates.cpu / 1e9:.0f}; both together no more than host memory, {rates.dram / 1e9:.0f}",
-        f"the disk is read at {rates.disk / 1e9:.1f} GB/s",
         "every expert is taken as often as any other; real routing is uneven, which helps a cache in VRAM",
         "experts beyond VRAM are not served by this version yet: it needs all of them to fit",
     ]
