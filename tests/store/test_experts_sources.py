@@ -23,6 +23,7 @@ from strata.store.sources.safetensors import SafetensorsSource
 from strata.store.sources.safetensors_files import SafetensorsFiles
 from tests.store import packing
 from tests.store.checkpoints import write_hf
+from tests.store.test_schemes import without_accelerate
 
 HIDDEN, INNER, EXPERTS = 64, 32, 4
 
@@ -201,6 +202,40 @@ def test_mxfp4_experts_are_kept_and_are_those_of_the_library(tmp_path: Path) -> 
                 assert torch.equal(quant.get("mxfp4").unpack(some), numbers[2:9])
     bias = source.read("model.layers.0.mlp.experts.3.up_proj.bias")
     assert torch.equal(bias, files.read("model.layers.0.mlp.experts.gate_up_proj_bias")[3, 1::2])
+
+
+def test_the_library_loads_the_same_gpt_oss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_accelerate(monkeypatch)
+    path = gpt_oss_mxfp4(tmp_path / "m")
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    theirs = read_all(write_fused(tmp_path / "fused", model))
+    source = SafetensorsSource(path)
+    assert set(source.tensors) == set(theirs)
+    for name, tensor in theirs.items():
+        found = source.read(name)
+        numbers = quant.get("mxfp4").unpack(found) if isinstance(found, QuantizedTensor) else found
+        assert torch.equal(numbers.float(), tensor.float()), name
+
+
+def test_stacked_experts_in_fp8(tmp_path: Path) -> None:
+    model = model_of("qwen3_moe")
+    tensors = dict(model.state_dict())
+    for name in [name for name in tensors if ".experts." in name]:
+        blocks = tensors[name].view(EXPERTS, -1, 16, tensors[name].shape[2] // 16, 16)
+        scales = blocks.abs().amax((2, 4), keepdim=True) / 448
+        rounded = (blocks / scales).to(torch.float8_e4m3fn)
+        model.get_parameter(name).data.copy_((rounded.float() * scales).view(tensors[name].shape))
+        tensors[name] = rounded.view(tensors[name].shape)
+        tensors[f"{name}_scale_inv"] = scales[:, :, 0, :, 0].contiguous()
+    expected = read_all(write_fused(tmp_path / "plain", model))
+    path = write_fused(tmp_path / "fp8", model)
+    save_file(tensors, path / "model.safetensors")
+    table = json.loads((path / "config.json").read_text())
+    table["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+    (path / "config.json").write_text(json.dumps(table))
+    found = read_all(path)
+    assert set(found) == set(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 STEM = "model.layers.0.mlp.experts.down_proj"

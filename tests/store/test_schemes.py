@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from strata import quant
 from strata.config import read_hf_config
@@ -179,6 +180,13 @@ CASES = {
     ),
 }
 
+
+def without_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``transformers`` asks for the package before it reads FP8 and MXFP4, and does not use it on a CPU."""
+    for method in ("finegrained_fp8", "mxfp4"):
+        monkeypatch.setattr(f"transformers.quantizers.quantizer_{method}.is_accelerate_available", lambda: True)
+
+
 PLAIN = "model.layers.1.mlp.up_proj"  # the module that each checkpoint leaves as it is
 
 
@@ -258,6 +266,19 @@ def test_modules_of_one_checkpoint_may_be_compressed_in_several_ways(tmp_path: P
         found = source.read(name)
         assert isinstance(found, torch.Tensor)
         assert torch.equal(found.float(), numbers), name
+
+
+def test_the_library_reads_the_same_numbers_in_fp8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_accelerate(monkeypatch)
+    case = fp8("weight_scale_inv", (32, 32), {"quant_method": "fp8", "weight_block_size": [32, 32]})
+    path, expected = write(tmp_path / "m", case)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
+    source = SafetensorsSource(path)
+    assert set(source.tensors) == set(expected) == set(theirs) - {"lm_head.weight"}
+    for name in expected:
+        found = source.read(name)
+        assert isinstance(found, torch.Tensor)
+        assert torch.equal(found.float(), theirs[name]), name
 
 
 @pytest.mark.parametrize("name", CASES)
