@@ -17,9 +17,11 @@ import openai
 import pytest
 
 from strata.cli.main import build_parser
-from strata.cli.serve import default_name
+from strata.cli.serve import default_name, ready_message
 from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
+from strata.engine.fake import FakeEngine
+from strata.server.service import Service
 from strata.store.sources import source_path
 from tests.cli.conftest import COMMAND, Server, running_server
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
@@ -161,6 +163,18 @@ def test_a_server_that_is_told_to_end_finishes_the_answer_that_it_gives(tmp_path
         assert events[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in events[-2]
         server.process.wait()  # by itself, with what ``running_server`` expects
+
+
+@pytest.mark.parametrize("needs_key", [False, True])
+def test_a_ready_server_says_how_to_try_it(needs_key: bool) -> None:
+    service = Service(FakeEngine(), model_names=("tiny",))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        first, chat, curl = ready_message(service, listener, needs_key=needs_key).splitlines()
+    assert first == f"Strata serves tiny at {url}"
+    assert f'strata chat --url {url} "Hello"' in chat
+    assert f"curl {url}/v1/chat/completions" in curl
+    assert ("STRATA_API_KEY=KEY strata" in chat, "-H 'Authorization: Bearer KEY' -d" in curl) == (needs_key, needs_key)
 
 
 # --- models that cannot be served

@@ -104,7 +104,7 @@ async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: 
 
     def on_ready() -> None:
         progress.close()
-        print(ready_message(service, listener), flush=True)
+        print(ready_message(service, listener, needs_key=access.api_keys is not None), flush=True)
 
     try:
         await run_server(
@@ -144,7 +144,7 @@ def default_name(model: str) -> str:
     return name.removesuffix(".gguf") or model
 
 
-def ready_message(service: Service, listener: socket.socket) -> str:
+def ready_message(service: Service, listener: socket.socket, *, needs_key: bool) -> str:
     """Where the server is, and two ways to try it."""
     host, port = listener.getsockname()[:2]
     # A wildcard address listens everywhere, but is no place to connect to.
@@ -154,8 +154,9 @@ def ready_message(service: Service, listener: socket.socket) -> str:
     how = f" ({ready.dtype}, {ready.device}, {ready.max_model_len} tokens of context)" if ready is not None else ""
     option = "" if url == f"http://{DEFAULT_HOST}:{DEFAULT_PORT}" else f" --url {url}"
     message = '{"messages": [{"role": "user", "content": "Hello"}]}'
+    variable, header = ("STRATA_API_KEY=KEY ", " -H 'Authorization: Bearer KEY'") if needs_key else ("", "")
     return (
         f"Strata serves {service.model_names[0]}{how} at {url}\n"
-        f'  try: strata chat{option} "Hello"\n'
-        f"  or:  curl {url}/v1/chat/completions -d '{message}'"
+        f'  try: {variable}strata chat{option} "Hello"\n'
+        f"  or:  curl {url}/v1/chat/completions{header} -d '{message}'"
     )
