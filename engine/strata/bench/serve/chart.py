@@ -11,19 +11,17 @@ from strata.bench.serve.summary import Distribution, Level
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from strata.bench.serve.report import Report
 
-
-def draw(report: Report, path: Path) -> None:
+def draw(title: str, levels: tuple[Level, ...], path: Path) -> None:
     """Write a PNG. Needs matplotlib. Raises OSError where it cannot be written."""
     from matplotlib.figure import Figure  # no pyplot: it would look for a display
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     speed, ttft, gaps = figure.subplots(1, 3)
-    figure.suptitle(report.title)
-    _speed(speed, report.levels)
-    _percentiles(ttft, report.levels, "time to first token, ms", lambda level: level.ttft)
-    _percentiles(gaps, report.levels, "between tokens, ms", lambda level: level.gaps)
+    figure.suptitle(title)
+    _speed(speed, levels)
+    _percentiles(ttft, levels, "time to first token, ms", lambda level: level.ttft)
+    _percentiles(gaps, levels, "between tokens, ms", lambda level: level.gaps)
     figure.savefig(path, format="png", dpi=120)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from strata.bench.serve.chart import draw
 from strata.bench.serve.gpus import GpuSummary
 from strata.bench.serve.summary import Distribution, Level
 from strata.errors import StorageError
@@ -80,10 +81,8 @@ def save(report: Report, directory: Path) -> list[Path]:
         written[0].write_text(report.markdown(), "utf-8")
         written[1].write_text(json.dumps(report.as_dict(), indent=1) + "\n", "utf-8")
         if report.levels and has_matplotlib():
-            from strata.bench.serve.chart import draw
-
             written.append(directory / "report.png")
-            draw(report, written[-1])
+            draw(report.title, report.levels, written[-1])
     except OSError as error:
         raise StorageError(f"the report cannot be written to {directory}: {error.strerror or error}") from error
     return written
