@@ -139,6 +139,42 @@ def test_a_request_whose_time_is_over_ends_with_the_step(store: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
+        pytest.param({"repetition_penalty": 1.4}, id="of prompt and output"),
+        pytest.param({"presence_penalty": 1.5, "frequency_penalty": 0.8}, id="of the output"),
+        pytest.param({"temperature": 1.0, "seed": 3, "min_p": 0.02, "logit_bias": ((7, 3.0),)}, id="drawn"),
+    ],
+)
+def test_penalties_outlast_a_preemption(store: Path, settings: dict[str, Any]) -> None:
+    """The output that is prefilled again is output still; and logprobs come for each token once."""
+    requests = [request(number, logprobs=1, ignore_eos=True, **settings) for number in range(4)]
+    plain = request(2, ignore_eos=True)
+    roomy = float32.load(config(store))
+    roomy.add(plain)
+    without = run(roomy)["r2"]
+    alone: Outputs = {}
+    for wanted in requests:
+        roomy.add(wanted)
+        alone |= run(roomy)
+    assert alone["r2"] != without, "the settings change something"
+    tight = float32.load(config(store, num_kv_tokens=64, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=16))
+    for wanted in requests:
+        tight.add(wanted)
+    outputs: Outputs = {}
+    while tight.has_work:
+        for output in tight.step().outputs:
+            assert len(output.logprobs) == len(output.token_ids) == 1
+            if settings.get("temperature", 0) == 0:
+                (likeliest,) = output.logprobs[0].top
+                assert likeliest == (output.token_ids[0], output.logprobs[0].logprob)
+            tokens, _ = outputs.get(output.request_id, ([], None))
+            outputs[output.request_id] = ([*tokens, *output.token_ids], output.finish_reason)
+    assert outputs == alone
+    assert tight.stats().num_preemptions > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
         pytest.param({"temperature": 1e-46}, id="a temperature that is zero in float32"),
         pytest.param({"temperature": 0.5, "top_k": 2**70, "top_p": 1e-300}, id="filters beyond any number of torch's"),
         pytest.param({"repetition_penalty": 1e-38}, id="a penalty that overflows"),

@@ -42,6 +42,8 @@ class Adjustments:
         self._records: list[bool] = []  # whether the request has a penalty, so that its output counts
         self._free: list[int] = []
 
+    # All in inference mode: a tensor that was made in it, as they grow, cannot be changed outside of it.
+    @torch.inference_mode()
     def add(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> int:
         """Take a slot for a request. Its prompt counts for repetition_penalty alone."""
         prompt = set(prompt_token_ids) if params.repetition_penalty != 1 else set()
@@ -66,6 +68,7 @@ class Adjustments:
         """Give a slot back."""
         self._free.append(slot)
 
+    @torch.inference_mode()
     def apply(self, logits: Tensor, rows: Sequence[int], slots: Sequence[int]) -> None:
         """Change ``rows`` of logits float32 [rows, vocab] as their ``slots`` say, in place.
 
@@ -92,6 +95,7 @@ class Adjustments:
         change = torch.where(is_listed & values.isfinite(), change, 0)
         flat.scatter_add_(0, places.view(-1), change.view(-1))
 
+    @torch.inference_mode()
     def record(self, slots: Sequence[int], token_ids: Sequence[int]) -> None:
         """Count one drawn token for each slot."""
         drawn = {slot: token_id for slot, token_id in zip(slots, token_ids, strict=True) if self._records[slot]}
