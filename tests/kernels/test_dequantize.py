@@ -21,3 +21,10 @@ from strata.kernels.dequantize.reference import dequantize
 def test_reads_what_the_format_packs(kind: str, cols: int) -> None:
     packed = quant.get(kind).pack(torch.randn(40, cols))
     assert torch.equal(dequantize(kind, packed.parts, torch.float32), quant.get(kind).unpack(packed))
+
+
+def test_reads_every_number_and_scale_of_mxfp4() -> None:
+    codes = torch.arange(256, dtype=torch.uint8).repeat(253, 2)
+    scales = torch.arange(253, dtype=torch.uint8)[:, None].expand(253, 32).contiguous()
+    packed = quant.QuantizedTensor("mxfp4", (253, 1024), {"codes": codes, "scales": scales})
+    assert torch.equal(dequantize("mxfp4", packed.parts, torch.float32), quant.get("mxfp4").unpack(packed))

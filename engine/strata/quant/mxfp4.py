@@ -47,7 +47,7 @@ class MXFP4:
         rows, cols = weight.shape
         codes, scales = weight.parts["codes"], weight.parts["scales"]
         table = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)], device=codes.device)
-        numbers = table[unpack_nibbles(codes).int()].view(rows, -1, GROUP)
+        numbers = table.index_select(0, unpack_nibbles(codes).flatten().int()).view(rows, -1, GROUP)
         return (numbers * _power_of_two(scales)[..., None]).view(rows, cols)
 
 

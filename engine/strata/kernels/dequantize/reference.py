@@ -12,7 +12,6 @@ from torch import Tensor
 
 GROUP = 32  # columns that share a scale
 SUPER_GROUPS = 8  # groups that share one fp16 scale of scales
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # by 4-bit code
 
 
 def dequantize(kind: str, parts: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
@@ -52,10 +51,13 @@ def int4_steps(scales: Tensor, mins: Tensor, super_: Tensor) -> tuple[Tensor, Te
 
 def dequantize_mxfp4(codes: Tensor, scales: Tensor) -> Tensor:
     """codes uint8 [rows, cols/2], scales uint8 [rows, cols/32] -> float32 [rows, cols] = 2^(scale - 127) * number."""
-    numbers = torch.tensor(E2M1, device=codes.device)[unpack_nibbles(codes).int()]
+    # A code (sign, 2 bits of exponent, 1 of mantissa) is a float16 with fewer bits of each, and a bias of 1 for 15.
+    # One core of an EPYC server, 2880 x 2880, 2026-11-30: 20 ms; 143 ms with a table of the 16 numbers.
+    wide = unpack_nibbles(codes).to(torch.int16)
+    numbers = ((wide & 7) << 9 | (wide & 8) << 12).view(torch.float16).float().mul_(2.0**14)
     # The bits of 2^(scale - 127): the exponent's place in a float32, where 2^-127 is subnormal.
     powers = torch.where(scales == 0, 1 << 22, scales.int() << 23).int().view(torch.float32)
-    return (numbers * powers[..., None]).view(codes.shape[0], -1)
+    return numbers.mul_(powers[..., None]).view(codes.shape[0], -1)
 
 
 def unpack_nibbles(codes: Tensor) -> Tensor:
