@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -216,3 +217,66 @@ def test_a_grammar_that_fails_on_the_way_ends_its_request_with_the_reason(store:
     assert failed.finish_reason is FinishReason.ERROR
     assert "could not be followed further" in (failed.error or "")
     assert run(loop)["b"][1] is FinishReason.STOP
+
+
+def any_request(rng: random.Random, name: str) -> GenerationRequest:
+    """A request with whatever fields there are, in whatever combination."""
+    grammars = [
+        GRAMMAR,
+        Grammar("regex", "[a-z]{2,9}"),
+        Grammar("grammar", 'start: "yes" | "no"'),
+        Grammar("regex", "("),
+    ]
+    fields: dict[str, Any] = {
+        "temperature": rng.choice([0.0, 0.7, 1.9]),
+        "top_k": rng.choice([0, 1, 30]),
+        "top_p": rng.choice([1.0, 0.6]),
+        "min_p": rng.choice([0.0, 0.1, 1.0]),
+        "repetition_penalty": rng.choice([1.0, 1.0, 0.5, 2.0]),
+        "presence_penalty": rng.choice([0.0, 0.0, 2.0, -2.0]),
+        "frequency_penalty": rng.choice([0.0, 0.0, 2.0, -2.0]),
+        "logit_bias": rng.choice([(), (), ((5, 100.0), (6, -100.0))]),
+        "logprobs": rng.choice([None, None, 0, 20]),
+        "grammar": rng.choice([None, None, *grammars]),
+        "seed": rng.choice([None, 7]),
+        "max_tokens": rng.randrange(1, 40),
+    }
+    prompt = tuple(rng.randrange(2, 96) for _ in range(rng.randrange(1, 60)))
+    return GenerationRequest(name, prompt, SamplingParams(**fields), priority=rng.randrange(3))
+
+
+def test_any_mixture_of_requests_comes_to_its_end(store: Path) -> None:
+    """With arrivals and aborts in between, in a small pool."""
+    rng = random.Random(11)
+    loop = load(store, num_kv_tokens=192, max_num_seqs=5, max_num_batched_tokens=24, max_waiting=20)
+    waiting = [any_request(rng, str(number)) for number in range(60)]
+    open_requests: dict[str, GenerationRequest] = {}
+    ended: list[str] = []
+    while waiting or loop.has_work:
+        while waiting and len(open_requests) < 12 and rng.random() < 0.5:
+            wanted = waiting.pop()
+            open_requests[wanted.request_id] = wanted
+            loop.add(wanted)
+        if open_requests and rng.random() < 0.02:
+            gone = rng.choice(sorted(open_requests))
+            loop.abort(gone)
+            ended.append(gone)
+            del open_requests[gone]
+        step = loop.step()
+        loop.check_integrity()
+        for output in step.outputs:
+            assert output.finish_reason is not FinishReason.ERROR, output.error
+            wanted_logprobs = open_requests[output.request_id].sampling.logprobs is not None
+            assert len(output.logprobs) == (len(output.token_ids) if wanted_logprobs else 0)
+            if output.finish_reason is not None:
+                ended.append(output.request_id)
+                del open_requests[output.request_id]
+        for rejection in step.rejected:
+            assert open_requests.pop(rejection.request_id).sampling.grammar == Grammar("regex", "(")
+            ended.append(rejection.request_id)
+    assert sorted(ended) == sorted(str(number) for number in range(60))
+    assert loop._sampler._requests == {}
+    adjustments = loop._sampler._adjustments
+    assert len(adjustments._free) == len(adjustments._widths), "every list was given back"
+    stats = loop.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
