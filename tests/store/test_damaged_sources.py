@@ -1,4 +1,4 @@
-"""Whatever is changed in a checkpoint, reading it ends well or in an error of ours.
+"""Whatever is changed in a checkpoint, reading it ends well or in a CheckpointError.
 
 ``pytest tests/store/test_damaged_sources.py --hypothesis-profile=long`` tries 100 times as many changes.
 """
@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.config import read_hf_config
-from strata.errors import StrataError
+from strata.errors import CheckpointError
 from strata.plan.shape import check
 from strata.store.sources.base import Source
 from strata.store.sources.gguf import GGUFSource
@@ -28,7 +28,7 @@ from tests.store import test_gguf_families, test_schemes
 
 
 def read_everything(open_: Callable[[Path], Source], path: Path, out: Path) -> bool:
-    """Do all that a conversion does; whether it ended well. Any error but ours passes through."""
+    """Do all that a conversion does; whether it ended well. Any other error than CheckpointError passes."""
     try:
         source = open_(path)
         model = read_hf_config(source.config, origin=source.origin)
@@ -37,7 +37,7 @@ def read_everything(open_: Callable[[Path], Source], path: Path, out: Path) -> b
             source.read(spec.name)
             source.read(spec.name, slice(0, 2))
         source.write_tokenizer(out)
-    except StrataError:
+    except CheckpointError:
         return False
     return True
 
