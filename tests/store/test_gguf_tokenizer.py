@@ -154,6 +154,13 @@ def test_bos_is_added_where_the_file_says_so(tmp_path: Path) -> None:
     assert added.encode("he", add_special_tokens=False).tokens == ["he"]
 
 
+def test_bos_may_be_any_token(tmp_path: Path) -> None:
+    odd = {"tokens": ["a: $A", "b", "ab"], "merges": [], "bos_token_id": 0, "add_bos_token": True}
+    metadata = changed("token_type", [1, 1, 1]) | {f"tokenizer.ggml.{key}": value for key, value in odd.items()}
+    write(metadata, tmp_path, origin="m.gguf")
+    assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("b").tokens == ["a: $A", "b"]
+
+
 def test_bos_is_added_where_llama_3_does(tmp_path: Path) -> None:
     assert tokenizer_of(tmp_path, pre="llama-bpe").encode("he").tokens == ["<|im_start|>", "he"]
     quiet = tokenizer_of(tmp_path, pre="llama-bpe", edit=lambda writer: writer.add_add_bos_token(False))

@@ -76,7 +76,7 @@ def _add_tokens(
             tokenizer.add_tokens([AddedToken(token, normalized=False)])
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     if adds_bos and bos is not None:
-        start = tokens[bos]
+        start = {"id": "bos", "ids": [bos], "tokens": [tokens[bos]]}  # under a name: the token may hold a colon
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{start} $A", pair=f"{start} $A {start} $B", special_tokens=[(start, bos)]
+            single="bos $A", pair="bos $A bos $B", special_tokens=[start]
         )
