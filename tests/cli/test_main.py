@@ -20,6 +20,7 @@ from strata.cli import main as main_module
 from strata.cli.main import TERMINATION_LOG_BYTES, build_parser, main
 from strata.cli.serve_options import engine_config
 from strata.cli.version import revision
+from strata.doctor.packages import EXTRAS
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -218,19 +219,26 @@ def test_a_bad_command_line_says_what_is_allowed(
     assert words in (tmp_path / "last-words").read_text()
 
 
-def test_a_missing_extra_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("serve", ["serve", "m"]),
+        ("serve", ["convert", "m", "--output-dir", "nowhere"]),
+        ("serve", ["fetch", "a/b", "--dtype", "int4"]),
+        ("serve", ["bench", "decode", "m"]),
+        ("serve", ["bench", "perplexity", "m", "--text", "t"]),
+        ("bench", ["bench", "serve"]),
+    ],
+)
+def test_every_package_of_an_extra_is_looked_for(
+    extra: str, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
-    for arguments in (
-        ["serve", "m"],
-        ["convert", "m", "--output-dir", str(tmp_path / "out")],
-        ["bench", "decode", "m"],
-    ):
-        assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert "torch is not installed" in error
-        assert "pip install 'strata-engine[serve]'" in error
+    for name, module in EXTRAS[extra].items():
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.util, "find_spec", lambda wanted, lost=module: None if wanted == lost else object())
+            assert main(arguments) == 2
+        error = f"strata: error: {name} is not installed; this command needs: pip install 'strata-engine[{extra}]'"
+        assert capsys.readouterr().err.strip() == error
 
 
 def test_a_fault_of_ours_is_raised_and_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

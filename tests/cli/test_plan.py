@@ -116,11 +116,11 @@ def test_a_config_needs_no_package_at_all() -> None:
     assert "decode, tok/s at most" in bare("plan", QWEN, "--gpu", "rtx4090", "--max-model-len", "4096").stdout
 
 
-@pytest.mark.parametrize(("model", "package"), [("Qwen/Qwen3-8B", "huggingface_hub"), ("m.gguf", "gguf")])
+@pytest.mark.parametrize(("model", "package"), [("Qwen/Qwen3-8B", "huggingface-hub"), ("m.gguf", "gguf")])
 def test_what_needs_a_package_names_it(model: str, package: str) -> None:
     result = bare("plan", model)
     assert result.returncode == 2
-    assert f"{package}" in result.stderr
+    assert f"strata: error: {package}" in result.stderr
     assert "pip install 'strata-engine[serve]'" in result.stderr
 
 

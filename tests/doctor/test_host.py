@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
 
 import pytest
 
 from strata.doctor.finding import Finding, Level, lines
 from strata.doctor.host import check_disk, check_host
-from strata.doctor.software import NEEDED, check_software
+from strata.doctor.packages import EXTRAS, SERVE
+from strata.doctor.software import check_software
 from tests.doctor.machine import CPUINFO, GIB, machine, write
 
 
@@ -143,16 +144,24 @@ def test_a_torch_for_cpus_beside_a_card() -> None:
     assert finding.level is Level.WARN
 
 
-def test_what_is_needed_is_what_the_wheel_s_extra_brings() -> None:
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_what_is_needed_is_what_the_wheel_s_extra_brings(extra: str) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    extra = project["optional-dependencies"]["serve"]
-    assert set(NEEDED) == {re.split(r"[<>=~!;\[ ]", requirement)[0].lower() for requirement in extra}
+    brought = project["optional-dependencies"][extra]
+    assert set(EXTRAS[extra]) == {re.split(r"[<>=~!;\[ ]", requirement)[0].lower() for requirement in brought}
+
+
+def test_each_module_is_of_its_package() -> None:
+    owners = packages_distributions()
+    for table in EXTRAS.values():
+        for package, module in table.items():
+            assert package in {owner.lower().replace("_", "-") for owner in owners[module]}, module
 
 
 def test_this_environment_has_what_is_needed() -> None:
     findings = {finding.topic: finding for finding in check_software(has_gpu=False)}
     assert findings["packages"].level is Level.OK
-    assert all(name in findings["packages"].message for name in NEEDED)
+    assert all(name in findings["packages"].message for name in SERVE)
 
 
 # --- the report

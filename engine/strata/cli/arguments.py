@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
+from strata.doctor.packages import EXTRAS
 from strata.errors import OptionError
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")  # as browsers send it
@@ -96,9 +97,11 @@ def listed(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     return convert_all
 
 
-def require(*modules: str, extra: str = "serve") -> None:
-    """Raises OptionError with what to install (``extra`` of the wheel) when one is not there. Imports none of them."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+def require(*packages: str, extra: str = "serve") -> None:
+    """Raises OptionError with what to install when one of an extra's packages is not there; none named: of all that it
+    brings. Imports none of them."""
+    table = EXTRAS[extra]
+    missing = [name for name in packages or table if importlib.util.find_spec(table[name]) is None]
     if missing:
         hint = f"pip install 'strata-engine[{extra}]'"
         raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {hint}")

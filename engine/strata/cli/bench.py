@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Report: TypeAlias = DecodeReport | PerplexityReport
 
-NEEDED = ("torch", "numpy", "safetensors", "gguf", "tokenizers", "xxhash", "tqdm")
 EXAMPLES = {
     "decode": "  strata bench decode builtin://smollm2-135m --dtype int4 --threads 2\n",
     "perplexity": "  strata bench perplexity builtin://smollm2-135m --dtype int8 --text book.txt\n",
@@ -77,7 +76,7 @@ def _add_kind(
 
 def _run(arguments: argparse.Namespace) -> int:
     model = source(arguments)
-    require(*NEEDED)
+    require()
     logs.configure("INFO")
     measure: Callable[[str, argparse.Namespace, Progress], Report] = arguments.measure
     with Progress() as progress:

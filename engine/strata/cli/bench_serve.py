@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.cli.client import check_api_key, check_url
 
     check_url(arguments.url)
-    require("aiohttp", "prometheus_client", "tqdm", extra="bench")
+    require(extra="bench")
     import asyncio
 
     from strata.bench.serve import sweep

@@ -11,7 +11,6 @@ from strata.cli.progress import Progress
 from strata.engine import logs
 from strata.store.convert import DEFAULT_SHARD_SIZE, convert
 
-NEEDED = ("torch", "numpy", "safetensors", "gguf", "tokenizers", "huggingface_hub", "xxhash", "tqdm")
 DEFAULT_SHARD_MB = DEFAULT_SHARD_SIZE >> 20
 
 EPILOG = """examples:
@@ -57,7 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Convert with a progress bar; says where the store is."""
     checkpoint = source(arguments)
-    require(*NEEDED)
+    require()
 
     logs.configure("INFO")
     with Progress() as progress:

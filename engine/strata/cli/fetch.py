@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from strata.cli import convert
 from strata.cli.arguments import require
 from strata.cli.options import add_revision, add_source, source
 from strata.cli.progress import Progress
@@ -38,7 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Fetch with a progress bar; says where the model is."""
     model = source(arguments)
-    require(*(convert.NEEDED if arguments.dtype else ("huggingface_hub", "tqdm")))
+    require(*(() if arguments.dtype else ("huggingface-hub", "tqdm")))
 
     from strata.store.locate import resolve
     from strata.store.sources import obtain

@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = _machine(arguments)
     name = source(arguments)
     if HubName.parse(name) is not None:
-        require("huggingface_hub")
+        require("huggingface-hub")
     elif not name.endswith(".json") and not Path(name, "config.json").is_file():
         require("gguf", "numpy")
     peeked = peek(name)

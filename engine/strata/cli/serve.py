@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from strata.server.app import Access
     from strata.server.service import Service
 
-NEEDED = (
-    "torch",
-    "huggingface_hub",
-    "tokenizers",
-    "llguidance",
-    "jinja2",
-    "fastapi",
-    "uvicorn",
-    "uvloop",
-    "httptools",
-    "prometheus_client",
-    "tqdm",
-)
-
 EPILOG = """examples:
   strata serve builtin://smollm2-135m
   strata serve Qwen/Qwen3-8B --dtype int4
@@ -61,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Bind the port, then start the engine, so that a port in use is known before the model is loaded."""
     config = engine_config(arguments)
-    require(*NEEDED)
+    require()
     access = _access(arguments)
     with listen(arguments.host, arguments.port) as listener:
         logs.configure(arguments.log_level.upper())

@@ -7,33 +7,14 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from strata.doctor.finding import Finding, fail, ok, warn
-
-# The wheel's extra "serve".
-NEEDED = (
-    "torch",
-    "numpy",
-    "safetensors",
-    "gguf",
-    "tokenizers",
-    "huggingface-hub",
-    "jinja2",
-    "llguidance",
-    "xxhash",
-    "fastapi",
-    "uvicorn",
-    "uvloop",
-    "httptools",
-    "prometheus-client",
-    "tqdm",
-    "nvidia-ml-py",
-)
+from strata.doctor.packages import SERVE
 
 
 def check_software(*, has_gpu: bool, version_of: Callable[[str], str] = version) -> Iterator[Finding]:
     """``version_of`` raises PackageNotFoundError for what is not installed; nothing is imported."""
     yield ok("python", f"{platform.python_version()} ({platform.machine()})")
     found, missing = {}, []
-    for name in NEEDED:
+    for name in SERVE:
         try:
             found[name] = version_of(name)
         except PackageNotFoundError:

@@ -1,0 +1,26 @@
+"""What the extras of the wheel bring: each package by its name on the index, with the module that is imported of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SERVE = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "safetensors": "safetensors",
+    "gguf": "gguf",
+    "tokenizers": "tokenizers",
+    "huggingface-hub": "huggingface_hub",
+    "llguidance": "llguidance",
+    "jinja2": "jinja2",
+    "xxhash": "xxhash",
+    "fastapi": "fastapi",
+    "uvicorn": "uvicorn",
+    "uvloop": "uvloop",
+    "httptools": "httptools",
+    "prometheus-client": "prometheus_client",
+    "tqdm": "tqdm",
+    "nvidia-ml-py": "pynvml",
+}
+BENCH = {name: SERVE[name] for name in ("prometheus-client", "tqdm", "nvidia-ml-py")} | {"aiohttp": "aiohttp"}
+EXTRAS: Mapping[str, Mapping[str, str]] = {"serve": SERVE, "bench": BENCH}
