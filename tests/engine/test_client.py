@@ -76,14 +76,13 @@ async def test_loading_is_reported(start_stub: StartStub) -> None:
     assert client.progress == LoadProgress("load", 100, 100)
 
 
-@pytest.mark.parametrize("model", ["stuck", "endless:nowhere"])
-async def test_a_load_that_moves_no_bytes_ends_with_the_reason(model: str) -> None:
-    client = EngineClient(EngineConfig(model=model), load=LOAD, stall_seconds=1.5)
+async def test_a_load_that_reports_nothing_ends_with_the_reason() -> None:
+    client = EngineClient(EngineConfig(model="stuck"), load=LOAD, stall_seconds=1.5)
     await client.start()
     try:
-        # Where the machine is slow, not even the first byte comes in time.
-        where = r"(in phase 'load', at 1 of 2 bytes|before the first byte)"
-        with pytest.raises(EngineError, match=rf"moved no bytes for 1\.5 s, {where}; .*--load-stall-seconds"):
+        # Where the machine is slow, not even the first report comes in time.
+        where = r"(in phase 'load', at 1 of 2 bytes|before the first report)"
+        with pytest.raises(EngineError, match=rf"got no further for 1\.5 s, {where}; .*--load-stall-seconds"):
             await client.wait_ready()
         assert client.state == "failed"
     finally:
@@ -91,7 +90,7 @@ async def test_a_load_that_moves_no_bytes_ends_with_the_reason(model: str) -> No
     assert client.pid is None
 
 
-async def test_only_bytes_that_move_give_loading_more_time() -> None:
+async def test_every_report_gives_loading_more_time() -> None:
     client = EngineClient(EngineConfig(model="stub"), load=LOAD, stall_seconds=3600)
 
     def deadline() -> float | None:
@@ -101,11 +100,12 @@ async def test_only_bytes_that_move_give_loading_more_time() -> None:
     await client.start()
     try:
         deadlines = [deadline()]
-        for event in (LoadProgress("convert", 1, 9), LoadProgress("convert", 1, 9), LoadProgress("load", 2, 9)):
+        # The same again, and another phase at the same byte: both say that something happens.
+        for event in (LoadProgress("load", 9, 9), LoadProgress("load", 9, 9), LoadProgress("prepare", 9, 9)):
             client._on_event(event)
             deadlines.append(deadline())
         assert None not in deadlines
-        assert deadlines[0] < deadlines[1] == deadlines[2] < deadlines[3]  # type: ignore[operator]
+        assert deadlines == sorted(set(deadlines))  # type: ignore[type-var]
         await client.wait_ready()
         assert deadline() is None
     finally:

@@ -225,13 +225,13 @@ def test_a_token_outside_of_the_vocabulary_is_refused(store: Path) -> None:
     assert not loop.has_work
 
 
-def test_loading_reports_both_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_reports_every_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
     checkpoint = write_checkpoint(tmp_path / "tiny")
     (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 7], "top_p": 0.5}')
     reports: list[LoadProgress] = []
     loop = load_engine(config(checkpoint), reports.append)
-    for phase in ("convert", "load"):
+    for phase in ("convert", "verify", "load", "prepare"):
         of_phase = [report for report in reports if report.phase == phase]
         assert [report.bytes_done for report in of_phase] == sorted(report.bytes_done for report in of_phase)
         assert of_phase[-1].bytes_done == of_phase[-1].bytes_total > 0

@@ -50,8 +50,8 @@ def prompt(samples: bool = True, name: str = "a", blocks: tuple[int, ...] = (0, 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
 def test_a_store_runs_as_its_unpacked_weights_do(checkpoint: Path, dtype: str) -> None:
     store = open_store(checkpoint, dtype)
-    seen: list[tuple[int, int]] = []
-    runner = Runner.load(store, config(), lambda *bytes_: seen.append(bytes_))
+    seen: list[tuple[str, int, int]] = []
+    runner = Runner.load(store, config(), lambda *now: seen.append(now))
     exact = {
         name: quant.get(weight.format).unpack(weight) if isinstance(weight, quant.QuantizedTensor) else weight.float()
         for name, weight in store.load()
@@ -60,8 +60,12 @@ def test_a_store_runs_as_its_unpacked_weights_do(checkpoint: Path, dtype: str) -
     found = runner.run_all(Batch((prompt(),)))
     assert tiny.relative(found, expected) < 0.05
     assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.9
-    assert seen[-1][0] == seen[-1][1] > 0
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert [phase for phase, _, _ in seen] == sorted(phase for phase, _, _ in seen), "load, then prepare"
+    for wanted in ("load", "prepare"):
+        done = [done for phase, done, _ in seen if phase == wanted]
+        assert done == sorted(done)
+        assert done[-1] == next(total for phase, _, total in seen if phase == wanted) > 0
+    assert len([phase for phase, _, _ in seen if phase == "prepare"]) == len(list(store.load())), "one for each weight"
 
 
 def test_logits_come_for_sampling_sequences_in_the_batch_s_order(checkpoint: Path) -> None:
@@ -90,7 +94,7 @@ def test_a_cpu_too_small_is_refused_before_the_weights_are_read(
     memory = DeviceMemory("cpu", 1 << 20, 1 << 20)
     monkeypatch.setattr(runner_module, "device_memory", lambda *args, **kwargs: memory)
     with pytest.raises(HardwareError, match="cpu has not the memory for one sequence of max_model_len 128"):
-        Runner.load(open_store(checkpoint, "bf16"), config(), lambda done, total: pytest.fail("weights were read"))
+        Runner.load(open_store(checkpoint, "bf16"), config(), lambda *now: pytest.fail("weights were read"))
 
 
 def test_a_length_beyond_the_checkpoint_is_refused(checkpoint: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_connection_that_breaks_goes_on_where_it_was(hub: Hub) -> None:
     assert seen[-1] == LARGE
 
 
-def test_the_next_process_goes_on_where_one_was_stopped(hub: Hub) -> None:
+def test_the_next_process_goes_on_where_one_was_stopped(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     data = noise(LARGE)
     hub.repo(NAME).commit({"m.gguf": data})
     hub.cuts["m.gguf"] = [2 << 20]
@@ -301,6 +301,7 @@ def test_the_next_process_goes_on_where_one_was_stopped(hub: Hub) -> None:
         fetch(HubName(NAME), stop)
     hub.cuts.clear()
     hub.requests.clear()
+    monkeypatch.setattr("strata.store.sources.hub_cache._PIECE_BYTES", 1 << 16)
     seen: list[int] = []
     found = fetch(HubName(NAME), lambda _, done, total: seen.append(done))
     assert found.path.read_bytes() == data
@@ -308,7 +309,7 @@ def test_the_next_process_goes_on_where_one_was_stopped(hub: Hub) -> None:
     assert asked is not None
     begun = int(asked.removeprefix("bytes=").removesuffix("-"))
     assert seen[0] == begun > 0
-    assert seen[-1] == LARGE
+    assert seen.count(LARGE) > LARGE >> 16, "comparing the checksum shows that it goes on"
     assert [file.name for file in found.path.resolve().parent.iterdir()] == [found.path.resolve().name]
 
 

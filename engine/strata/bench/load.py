@@ -53,7 +53,7 @@ def open_runner(
         cache=replace(cache, num_kv_tokens=max_num_seqs * (max_model_len + cache.block_size)),
         scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=max_num_seqs),
     )
-    return store, Runner.load(store, config, lambda done, total: progress("load", done, total))
+    return store, Runner.load(store, config, progress)
 
 
 def together(runner: Runner, token_ids: Sequence[Sequence[int]], start: int, max_len: int) -> Batch:

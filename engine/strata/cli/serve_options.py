@@ -44,7 +44,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=DEFAULT_STALL_SECONDS,
         metavar="S",
-        help="seconds that fetching, converting or loading may go on without a byte, before it ends as failed "
+        help="seconds that fetching, converting or loading may go on without progress, before it ends as failed "
         f"(default: {DEFAULT_STALL_SECONDS:g})",
     )
 

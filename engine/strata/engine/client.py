@@ -39,8 +39,8 @@ CLOSE_SECONDS = 10.0  # that the process has to end by itself before it is kille
 class EngineClient(Lifecycle):
     """An ``Engine`` (see there) in a spawned process. All methods belong to the event loop of ``start()``.
 
-    load: import path ``module:function`` of what loads the model inside the process. stall_seconds: a load that moves
-    no byte for so long ends as failed; None lets it take any time.
+    load: import path ``module:function`` of what loads the model inside the process. stall_seconds: a load that
+    reports nothing for so long ends as failed; None lets it take any time.
     """
 
     def __init__(
@@ -174,8 +174,7 @@ class EngineClient(Lifecycle):
                 if request_id in self._open:
                     self._open[request_id].put_nowait(error)
             case LoadProgress():
-                if self._progress is None or event.bytes_done != self._progress.bytes_done:
-                    self._watch()
+                self._watch()
                 self._progress = event
             case EngineReady():
                 if self._state == "loading":
@@ -213,11 +212,11 @@ class EngineClient(Lifecycle):
     def _on_stall(self) -> None:
         assert self._process is not None
         last = self._progress
-        where = "before the first byte"
+        where = "before the first report"
         if last is not None:
             where = f"in phase {last.phase!r}, at {last.bytes_done} of {last.bytes_total} bytes"
         message = (
-            f"loading moved no bytes for {self._stall_seconds:g} s, {where}; look at the disk and the network that the "
+            f"loading got no further for {self._stall_seconds:g} s, {where}; look at the disk and the network that the "
             "model comes from, or raise --load-stall-seconds"
         )
         self._fail(EngineFailed(message, is_usage_error=False))

@@ -20,12 +20,16 @@ logger = logging.getLogger(__name__)
 
 def load_engine(config: EngineConfig, report: Report = lambda progress: None) -> EngineLoop:
     """Fetch the model and convert it if need be (phases "download", "convert", "verify"; "wait" where another process
-    does), load it (phase "load"), and put the loop around it.
+    does), load it (phases "load" and "prepare"), and put the loop around it.
 
     Raises UsageError when the model, the device or the settings are at fault.
     """
     began = time.monotonic()
-    path = resolve(config.model, config.dtype, progress=lambda *now: report(LoadProgress(*now)))
+
+    def progress(phase: str, done: int, total: int) -> None:
+        report(LoadProgress(phase, done, total))
+
+    path = resolve(config.model, config.dtype, progress=progress)
     store = Store.open(path)
     if store.dtype != config.dtype:
         logger.info(
@@ -39,6 +43,6 @@ def load_engine(config: EngineConfig, report: Report = lambda progress: None) ->
     from strata.engine.loop import EngineLoop
     from strata.runner.runner import Runner
 
-    runner = Runner.load(store, config, lambda done, total: report(LoadProgress("load", done, total)))
+    runner = Runner.load(store, config, progress)
     logger.info("loaded %s in %.1f s", path, time.monotonic() - began)
     return EngineLoop(store, runner, config)

@@ -40,7 +40,7 @@ Command = Submit | Abort | Shutdown
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far the start has come. ``phase`` is "wait" (for another process that converts the same), "download",
-    "convert", "verify" or "load"; bytes are of that phase, and 0 in all where that is not known."""
+    "convert", "verify", "load" or "prepare"; bytes are of that phase, and 0 in all where that is not known."""
 
     phase: str
     bytes_done: int

@@ -118,7 +118,10 @@ def _serve(loop: StepLoop, inbox: _Inbox, send: Callable[[Event], None]) -> None
 
 
 def _throttled(pipe: Connection, inbox: _Inbox) -> Report:
-    """Sends the first and last report of a phase and about ten a second between; ends loading when asked to."""
+    """Sends the first and last report of a phase and about ten a second between; ends loading when asked to.
+
+    A report that says the same again is sent too: it says that loading goes on.
+    """
     last = LoadProgress("", 0, 0)
     sent_at = 0.0
 
@@ -128,7 +131,7 @@ def _throttled(pipe: Connection, inbox: _Inbox) -> Report:
             raise _ClosedError
         now = time.monotonic()
         is_edge = progress.phase != last.phase or progress.bytes_done >= progress.bytes_total
-        if progress != last and (is_edge or now - sent_at >= PROGRESS_SECONDS):
+        if (is_edge and progress != last) or now - sent_at >= PROGRESS_SECONDS:
             pipe.send(progress)
             last, sent_at = progress, now
 

@@ -17,8 +17,9 @@ from strata.models.llama import Llama
 from strata.models.mistral import Mistral, Mixtral
 from strata.models.qwen2 import Qwen2, Qwen2Moe
 from strata.models.qwen3 import Qwen3, Qwen3Moe
-from strata.models.weights import Weight, Weights
+from strata.models.weights import Weight, Weights, num_bytes
 from strata.plan.shape import check
+from strata.store.progress import Progress, counter
 
 
 class Model(Protocol):
@@ -48,15 +49,23 @@ ARCHITECTURES: dict[str, type[Decoder]] = {
 
 
 def build(
-    config: ModelConfig, tensors: dict[str, Weight], kernels: Kernels, dtype: torch.dtype, max_positions: int
+    config: ModelConfig,
+    tensors: dict[str, Weight],
+    kernels: Kernels,
+    dtype: torch.dtype,
+    max_positions: int,
+    progress: Progress | None = None,
 ) -> Model:
     """The model, from all of its tensors on their device (the dict is emptied of them).
 
-    Activations are in ``dtype``; no sequence is longer than ``max_positions``. Raises CheckpointError naming every
-    tensor that is missing, unknown or of the wrong shape.
+    Activations are in ``dtype``; no sequence is longer than ``max_positions``. progress: called with the bytes of the
+    tensors that were made ready so far. Raises CheckpointError naming every tensor that is missing, unknown or of the
+    wrong shape.
     """
     specs = check(config, {name: tuple(weight.shape) for name, weight in tensors.items()}, origin="the checkpoint")
-    model = ARCHITECTURES[config.architecture](config, Weights(tensors, kernels, dtype), max_positions)
+    took = counter(sum(map(num_bytes, tensors.values())), progress)
+    weights = Weights(tensors, kernels, dtype, took)
+    model = ARCHITECTURES[config.architecture](config, weights, max_positions)
     unused = [spec.name for spec in specs if spec.name in tensors]
     assert not unused, f"{config.architecture} left tensors unused that it needs: {unused}"
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import torch
@@ -21,11 +21,18 @@ class Weights:
     """Hands out a checkpoint's tensors as operations of one device, each prepared for its kernel.
 
     Tensors leave the dict as they are taken (unless kept), so that raw and prepared weights are never both there as a
-    whole.
+    whole. ``took`` is told the bytes of each that has left.
     """
 
-    def __init__(self, tensors: dict[str, Weight], kernels: Kernels, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        tensors: dict[str, Weight],
+        kernels: Kernels,
+        dtype: torch.dtype,
+        took: Callable[[int], None] = lambda num_bytes: None,
+    ) -> None:
         self._tensors = tensors
+        self._took = took
         self.kernels = kernels
         self.dtype = dtype
         first = next(iter(tensors.values()))
@@ -42,7 +49,7 @@ class Weights:
 
     def vector(self, name: str) -> Tensor:
         """The tensor called ``name`` itself."""
-        vector = self._tensors.pop(name)
+        vector = self._take(name)
         assert isinstance(vector, Tensor), f"{name} is a vector, vectors are never quantised"
         return vector
 
@@ -51,8 +58,8 @@ class Weights:
 
         One product of stacked matrices costs one call where several cost theirs each.
         """
-        matrices = [_parts(self._tensors.pop(f"{name}.weight")) for name in names]
-        biases = [self._tensors.pop(f"{name}.bias") for name in names if f"{name}.bias" in self._tensors]
+        matrices = [_parts(self._take(f"{name}.weight")) for name in names]
+        biases = [self._take(f"{name}.bias") for name in names if f"{name}.bias" in self._tensors]
         assert len(biases) in (0, len(names)), f"some of {names} have a bias and some not"
         if len({kind for kind, _ in matrices}) > 1:
             products = [self._product([matrix], biases[i : i + 1]) for i, matrix in enumerate(matrices)]
@@ -66,10 +73,18 @@ class Weights:
 
     def embedding(self, name: str, *, keep: bool = False) -> EmbeddingFn:
         """The gather from table ``NAME.weight``."""
-        kind, parts = _parts(self._tensors[f"{name}.weight"])
-        if not keep:
-            del self._tensors[f"{name}.weight"]
-        return self.kernels.embedding(kind, parts, self.dtype)
+        weight = self._tensors[f"{name}.weight"] if keep else self._take(f"{name}.weight")
+        return self.kernels.embedding(*_parts(weight), self.dtype)
+
+    def _take(self, name: str) -> Weight:
+        weight = self._tensors.pop(name)
+        self._took(num_bytes(weight))
+        return weight
+
+
+def num_bytes(weight: Weight) -> int:
+    """Bytes of a weight in memory."""
+    return weight.num_bytes if isinstance(weight, QuantizedTensor) else int(weight.nbytes)
 
 
 def _parts(weight: Weight) -> tuple[str, Mapping[str, Tensor]]:

@@ -19,7 +19,7 @@ from strata.runner.device import Device, device_memory, open_device, out_of_memo
 from strata.runner.inputs import build_inputs
 from strata.runner.threads import ThreadTuners, choices
 from strata.scheduler.batch import Batch
-from strata.store.progress import Progress
+from strata.store.progress import Phases, phase, silent
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
@@ -51,22 +51,22 @@ class Runner:
         cls,
         store: Store,
         config: EngineConfig,
-        progress: Progress | None = None,
+        progress: Phases = silent,
         *,
         compute_dtype: torch.dtype = torch.bfloat16,
     ) -> Runner:
         """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
 
+        progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights.
         ``compute_dtype``: of activations and KV cache; float32 is for checks against a reference. Raises HardwareError
         when the device is not there or too small (before the weights are read, if it can be known), OptionError for
         settings out of range, CheckpointError for weights that are damaged or not supported.
         """
-        model_config = store.model_config
         device = open_device(config.device)
 
         def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
             return plan_memory(
-                model_config,
+                store.model_config,
                 replace(config, dtype=store.dtype),  # type: ignore[arg-type]
                 memory=device_memory(device, loaded_bytes=loaded_bytes),
                 weight_bytes=weight_bytes,
@@ -74,31 +74,15 @@ class Runner:
             )
 
         max_model_len = plan(store.num_bytes, 0).max_model_len
-        used_before = used_bytes(device)
-        kernels = kernels_for(device.torch_device, compute_dtype)
-        with torch.inference_mode(), out_of_memory(device):
-            tensors = dict(store.load(device.torch_device, progress))
-            model = registry.build(model_config, tensors, kernels, compute_dtype, max_model_len)
-        del tensors
-        # Kernels re-order weights: what they take is known only now.
-        taken = max(store.num_bytes, used_bytes(device) - used_before)
+        model, taken = _load_model(store, device, compute_dtype, max_model_len, progress)
         final = plan(taken, taken)
-        with out_of_memory(device):
-            pool = KVPool(
-                model_config.num_layers,
-                final.num_blocks,
-                final.block_size,
-                model_config.num_kv_heads,
-                model_config.head_dim,
-                compute_dtype,
-                device.torch_device,
-            )
+        pool = _make_pool(final, device, compute_dtype)
         for line in budget_table(final):
             logger.info("%s", line)
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
-        return cls(model, model_config.vocab_size, device, final, pool, tuners)
+        return cls(model, store.model_config.vocab_size, device, final, pool, tuners)
 
     @property
     def num_blocks(self) -> int:
@@ -140,3 +124,30 @@ class Runner:
         inputs = build_inputs(batch, self.block_size, self.device, self.pool.tensor.dtype, self.model.windows)
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
         return hidden, inputs.sampled, inputs.num_sampled
+
+
+def _load_model(
+    store: Store, device: Device, dtype: torch.dtype, max_model_len: int, progress: Phases
+) -> tuple[Model, int]:
+    """The model, and the bytes that its weights take: kernels re-order them, so that is known only afterwards."""
+    used_before = used_bytes(device)
+    kernels = kernels_for(device.torch_device, dtype)
+    with torch.inference_mode(), out_of_memory(device):
+        tensors = dict(store.load(device.torch_device, phase("load", progress)))
+        prepare = phase("prepare", progress)
+        model = registry.build(store.model_config, tensors, kernels, dtype, max_model_len, prepare)
+    return model, max(store.num_bytes, used_bytes(device) - used_before)
+
+
+def _make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
+    model = plan.model
+    with out_of_memory(device):
+        return KVPool(
+            model.num_layers,
+            plan.num_blocks,
+            plan.block_size,
+            model.num_kv_heads,
+            model.head_dim,
+            dtype,
+            device.torch_device,
+        )

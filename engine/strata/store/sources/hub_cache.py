@@ -18,6 +18,7 @@ from strata.errors import CheckpointError, StorageError
 from strata.store.target import lock
 
 _UNFINISHED = ".strata.incomplete"  # ending of a blob of which only the beginning is here
+_PIECE_BYTES = 16 << 20  # hashed between two signs of life
 _ETAG = re.compile(r"[\w-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")  # what the Hub calls a large file by
 
@@ -127,15 +128,20 @@ class HubCache:
                     displayed_filename=etag,
                     tqdm_class=bar,
                 )
-            if begun and _SHA256.fullmatch(etag) and _sha256(unfinished) != etag:
+            if begun and _SHA256.fullmatch(etag) and _sha256(unfinished, count) != etag:
                 unfinished.unlink()
                 raise CheckpointError(f"{url}: what was fetched in two parts is damaged; fetch it again")
             unfinished.rename(blob)
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, count: Callable[[int], None]) -> str:
+    """count: told of no bytes, again and again: these are not new, but it shows that something happens."""
+    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+            count(0)
+    return digest.hexdigest()
 
 
 def _bar(count: Callable[[int], None]) -> type:
