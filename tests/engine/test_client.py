@@ -125,11 +125,10 @@ async def test_closing_the_iterator_frees_the_blocks(start_stub: StartStub) -> N
 async def test_an_abort_shows_in_the_state_though_no_step_follows(start_stub: StartStub) -> None:
     client = await start_stub()
     running = await stay(client, "gone")
-    while client.stats is None or client.stats.num_running != 1:  # noqa: ASYNC110 - the client tells nobody
-        await asyncio.sleep(0.01)
+    await client.wait_for_stats(lambda stats: stats.num_running == 1)
     await cancel(running)
-    while client.stats.num_free_blocks != NUM_BLOCKS:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await client.wait_for_stats(lambda stats: stats.num_free_blocks == NUM_BLOCKS)
+    assert client.stats is not None
     assert client.stats.num_running == 0
 
 

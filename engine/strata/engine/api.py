@@ -29,7 +29,7 @@ class Engine(Protocol):
 
     @property
     def stats(self) -> SchedulerStats | None:
-        """The scheduler's state after the last step; None until the engine is ready."""
+        """The scheduler's state after the last step; None unless the engine is ready."""
 
     @property
     def failure(self) -> str | None:

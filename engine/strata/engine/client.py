@@ -64,7 +64,7 @@ class EngineClient(Lifecycle):
 
     @property
     def stats(self) -> SchedulerStats | None:
-        return self._stats
+        return self._stats if self._state == "ready" else None
 
     @property
     def pid(self) -> int | None:

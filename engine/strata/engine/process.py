@@ -88,6 +88,7 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
     try:
         module, _, function = load.partition(":")
         loop = cast("Load", getattr(importlib.import_module(module), function))(config, _throttled(pipe, inbox))
+        pipe.send(StepOutputs((), loop.stats()))  # first: who sees the engine ready sees its state too
         pipe.send(loop.ready)
         _serve(loop, inbox, pipe.send)
     except (_ClosedError, BrokenPipeError, ConnectionResetError):
