@@ -73,11 +73,27 @@ def test_what_is_no_page_passes(opened: Open) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_without_the_option_no_page_may_read(opened: Open) -> None:
+def test_without_the_option_no_page_may_ask(opened: Open) -> None:
+    """Not even by a POST that needs no leave: nobody reads the answer, but it is generated."""
     with opened() as client:
-        answer = client.post("/generate", json={"prompt": "a"}, headers={"Origin": PAGE})
-        assert "access-control-allow-origin" not in answer.headers
-        assert client.options("/generate", headers={"Origin": PAGE, **ASK}).status_code == 405
+        simple = {"Origin": OTHER, "Content-Type": "text/plain"}
+        assert error_of(client.post("/generate", content='{"prompt": "a"}', headers=simple), 403)
+        assert error_of(client.options("/generate", headers={"Origin": OTHER, **ASK}), 403)
+
+
+@pytest.mark.parametrize("origins", [(), (PAGE,)])
+def test_a_page_of_the_server_itself_passes(opened: Open, origins: tuple[str, ...]) -> None:
+    with opened(*origins) as client:
+        for origin, host in (
+            ("http://127.0.0.1:8000", "127.0.0.1:8000"),
+            ("http://[::1]:8000", "[::1]:8000"),
+            ("https://strata.example", "Strata.example"),  # a proxy speaks TLS
+        ):
+            headers = {"Origin": origin, "Host": host}
+            assert client.post("/generate", json={"prompt": "a"}, headers=headers).status_code == 200
+        for origin, host in (("http://127.0.0.1:3000", "127.0.0.1:8000"), ("null", "null"), ("null", "")):
+            headers = {"Origin": origin, "Host": host}
+            assert error_of(client.post("/generate", json={"prompt": "a"}, headers=headers), 403)
 
 
 def test_a_browser_asks_without_a_key(opened: Open, tmp_path: Path) -> None:

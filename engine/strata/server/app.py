@@ -58,8 +58,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     # The last one added is the first that a request meets; a browser asks for leave without a key.
     if access.api_keys is not None:
         app.add_middleware(RequireKey, keys=access.api_keys)
-    if access.allowed_origins:
-        app.add_middleware(AllowOrigins, origins=access.allowed_origins)
+    app.add_middleware(AllowOrigins, origins=access.allowed_origins)
     app.add_middleware(AccessLog)
     for add_routes in (add_generation, add_tokens, add_models, add_probes):
         add_routes(app, service)

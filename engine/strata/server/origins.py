@@ -19,7 +19,8 @@ _EXPOSED = f"{HEADER}, retry-after"
 class AllowOrigins:
     """Tells browsers that pages of ``origins`` may read the answers; refuses requests of other pages with 403.
 
-    Requests without an ``Origin`` come from no page, and pass. ``*`` allows every origin.
+    That they cannot read an answer is not enough: it would be generated all the same. Requests without an ``Origin``
+    come from no page, and pass; so do those of pages that came from this server. ``*`` allows every origin.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -30,7 +31,7 @@ class AllowOrigins:
         """Let the request through, answer a browser's question, or refuse."""
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
         origin = headers.get("origin")
-        if origin is None:
+        if origin is None or _is_own(origin, headers.get("host", "")):
             await self._app(scope, receive, send)
             return
         if self._origins.isdisjoint({origin, ANY_ORIGIN}):
@@ -54,3 +55,8 @@ class AllowOrigins:
             await send(message)
 
         await self._app(scope, receive, send_allowed)
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether a page came from the host that it asks. The scheme may differ: a proxy may have taken TLS off."""
+    return origin.partition("://")[2].lower() == host.lower() != ""
