@@ -1,4 +1,5 @@
-"""uvicorn's HTTP/1.1 with two bounds: the size of a request's head, and the time that a request may take to arrive."""
+"""uvicorn's HTTP/1.1 with three bounds: the size of a request's head, the time that it may take to arrive, and the time
+that its answer may stay unread."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from strata.server.failures import error_body
 
 MAX_HEAD_BYTES = 64 << 10  # of request line and headers; 8 to 64 KiB are usual in servers and proxies
 ARRIVAL_SECONDS = 60.0  # from a request's first byte to the last of its body
+UNREAD_SECONDS = 60.0  # that the buffers between server and client may stay full
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -23,6 +25,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arriving: Literal["nothing", "head", "body"] = "nothing"
         self._head_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -30,6 +33,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
+        self._read_on()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -59,6 +63,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arriving = "nothing"
         self._arrived()
         super().on_message_complete()
+
+    # --- the flow of the answer
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._read_on()
+        # Who reads no more, and keeps the connection, would keep the place of a request as well.
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._read_on()
+        super().resume_writing()
+
+    def _read_on(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     # --- the end of patience
 
