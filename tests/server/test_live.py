@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -150,6 +149,16 @@ def test_a_client_that_leaves_a_fast_answer_ends_the_generation(live: MakeLive) 
     assert running.engine.num_open == 0
 
 
+def test_tokens_are_counted_as_they_come(live: MakeLive) -> None:
+    running = live(script=lambda _: repeat(70), max_model_len=100_000)
+    running.engine.pause()
+    with raw_request(running, stream=True) as connection:
+        for num_tokens in (1, 2):
+            running.engine.release()
+            read_until(connection, b'"content":"')
+            assert running.service.metrics.registry.get_sample_value("strata_generation_tokens_total") == num_tokens
+
+
 def test_many_streams_at_once_get_their_own_text(live: MakeLive, encode: Callable[[str], list[int]]) -> None:
     running = live(script=lambda request: request.prompt_token_ids)
     running.engine.pause()
@@ -183,40 +192,18 @@ def test_a_long_head_is_served(live: MakeLive) -> None:
         assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"POST /generate HTTP/1.1\r\nHost: stra", id="half a head"),
-        pytest.param(b"POST /generate HTTP/1.1\r\nHost: strata\r\nContent-Length: 9\r\n\r\n{", id="half a body"),
-        pytest.param(
-            b"GET /health HTTP/1.1\r\nHost: strata\r\n\r\nGET /health HTTP/1.1\r\nHost", id="half of a second request"
-        ),
-    ],
-)
-def test_a_request_that_does_not_arrive_in_time_is_ended(
-    live: MakeLive, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    monkeypatch.setattr(protocol, "ARRIVAL_SECONDS", 0.2)
-    with socket.create_connection(("127.0.0.1", live().port)) as connection:
-        connection.sendall(sent)
-        with connection.makefile("rb") as received:
-            answers = received.read()
-    assert answers.rpartition(b"HTTP/1.1 ")[2].startswith(b"408 Request Timeout\r\n")
-
-
-def test_the_time_to_arrive_is_not_the_time_to_answer(live: MakeLive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_does_not_arrive_in_time_is_ended(live: MakeLive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "ARRIVAL_SECONDS", 0.1)
-    running = live("hello")
-    running.engine.pause()
-    with raw_request(running) as connection:
-        running.wait_until(lambda engine: bool(engine.requests))
-        # A second request begins behind the first, and does not end while that has no answer.
-        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: strata\r\nContent-Length: 9\r\n\r\n{")
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.3), running.loop).result()
-        running.engine.resume()
-        assert b"hello" in read_until(connection, b"hello")
-        assert b"408 Request Timeout" in read_until(connection, b"request_timeout")
+    sent = b"POST /generate HTTP/1.1\r\nHost: strata\r\nContent-Length: 9\r\n\r\n{"
+    assert exchange(live(), sent) == (408, "request_timeout")
+
+
+def test_a_client_that_reads_nothing_ends_the_generation(live: MakeLive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNREAD_SECONDS", 0.1)
+    running = live(script=lambda _: repeat(70), max_model_len=1_000_000)
+    with raw_request(running, stream=True, logprobs=True, top_logprobs=20):  # long chunks fill the buffers sooner
+        running.wait_until(lambda engine: bool(engine.aborted))
+    assert running.engine.num_open == 0
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_tokens_cover_the_text_that_is_shown_and_no_more(text: str, cuts: list[i
         if met:
             break
     if not met:
-        rest = stops.flush()
+        rest, _ = stops.feed("", is_last=True)
         shown += rest
         tokens += scored_text.shown(rest, is_all=True)
         assert b"".join(token.data for token in tokens) == raw

@@ -18,7 +18,7 @@ def run(strings: list[str], pieces: list[str]) -> tuple[str, bool]:
         shown += text
         if met:
             return shown, True
-    return shown + stops.flush(), False
+    return shown + stops.feed("", is_last=True)[0], False
 
 
 def test_text_without_a_beginning_of_a_stop_string_passes_at_once() -> None:
@@ -42,6 +42,12 @@ def test_the_first_of_several_ends_the_text() -> None:
 
 def test_what_was_held_back_comes_out_at_the_end() -> None:
     assert run(["END"], ["hello EN"]) == ("hello EN", False)
+
+
+def test_the_last_piece_holds_nothing_back() -> None:
+    stops = StopStrings(["END"])
+    assert stops.feed("hello E") == ("hello ", False)
+    assert stops.feed("N", is_last=True) == ("EN", False)
 
 
 def test_a_beginning_inside_a_beginning_is_kept() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -12,7 +11,7 @@ from strata.errors import EngineError
 from strata.request import FinishReason
 from strata.server.job import Job, Piece
 from strata.server.logprobs import ScoredText
-from strata.server.metrics import Metrics
+from strata.server.metrics import Metrics, Pace
 from strata.server.model import ServedModel
 from strata.server.output.deltas import Delta
 from strata.server.reading import Reader
@@ -33,53 +32,38 @@ async def generate_choice(
     reader = Reader(job.reading) if job.reading is not None else None
     detokenizer = model.detokenizer(job.reading.marks if job.reading is not None else ())
     scored = ScoredText(detokenizer, model.token_bytes) if request.sampling.logprobs is not None else None
-    stops = StopStrings(job.stop_strings) if job.stop_strings else None
+    stops = StopStrings(job.stop_strings)
+    pace = Pace(metrics, job.arrived, len(request.prompt_token_ids) if job.is_first_of_prompt(index) else None)
     num_tokens = 0
-    previous = 0.0
-    try:
-        async with aclosing(engine.generate(request)) as outputs:
-            async for output in outputs:
-                ids, reason = output.token_ids, output.finish_reason
-                if reason is FinishReason.ABORT or reason is FinishReason.ERROR:
-                    raise EngineError(output.error or "the engine was closed before the answer was complete")
-                if ids:
-                    now = time.perf_counter()
-                    if num_tokens:
-                        for _ in ids:
-                            metrics.inter_token_latency.observe((now - previous) / len(ids))
-                    elif job.is_first_of_prompt(index):
-                        metrics.prompt_tokens.inc(len(request.prompt_token_ids))
-                        metrics.time_to_first_token.observe(now - job.arrived)
-                    previous = now
-                    num_tokens += len(ids)
-                    if num_tokens % _TURN == 0:
-                        await asyncio.sleep(0)
-                if reason is FinishReason.STOP:
-                    ids = ids[:-1]  # the token that stops is no part of the text
-                text = detokenizer.feed(ids) if scored is None else scored.feed(ids, output.logprobs)
-                if reason is not None:
-                    text += detokenizer.flush()
-                met = False
-                if stops is not None:
-                    text, met = stops.feed(text)
-                    if met:
-                        reason = FinishReason.STOP
-                    elif reason is not None:
-                        text += stops.flush()
-                is_all = reason is not None and not met
-                tokens = () if scored is None else scored.shown(text, is_all=is_all)
-                deltas: tuple[Delta, ...] = ()
-                if reader is not None:
-                    deltas, text = reader.feed(text, is_last=reason is not None), ""
-                    if reader.is_over:
-                        reason = FinishReason.STOP
-                if reason is not None or text or deltas or tokens:
-                    yield Piece(index, text, reason, num_tokens, output.num_cached_tokens, tokens, deltas)
-                if reason is not None:
-                    return
-        raise EngineError("the engine ended the answer without a reason")
-    finally:
-        metrics.generation_tokens.inc(num_tokens)
+    async with aclosing(engine.generate(request)) as outputs:
+        async for output in outputs:
+            ids, reason = output.token_ids, output.finish_reason
+            if reason is FinishReason.ABORT or reason is FinishReason.ERROR:
+                raise EngineError(output.error or "the engine was closed before the answer was complete")
+            if ids:
+                pace.count(len(ids))
+                num_tokens += len(ids)
+                if num_tokens % _TURN == 0:
+                    await asyncio.sleep(0)
+            if reason is FinishReason.STOP:
+                ids = ids[:-1]  # the token that stops is no part of the text
+            text = detokenizer.feed(ids) if scored is None else scored.feed(ids, output.logprobs)
+            if reason is not None:
+                text += detokenizer.flush()
+            text, met = stops.feed(text, is_last=reason is not None)
+            tokens = () if scored is None else scored.shown(text, is_all=reason is not None and not met)
+            if met:
+                reason = FinishReason.STOP
+            deltas: tuple[Delta, ...] = ()
+            if reader is not None:
+                deltas, text = reader.feed(text, is_last=reason is not None), ""
+                if reader.is_over:
+                    reason = FinishReason.STOP
+            if reason is not None or text or deltas or tokens:
+                yield Piece(index, text, reason, num_tokens, output.num_cached_tokens, tokens, deltas)
+            if reason is not None:
+                return
+    raise EngineError("the engine ended the answer without a reason")
 
 
 async def merge(choices: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:

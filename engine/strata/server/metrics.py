@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -56,6 +57,32 @@ class Metrics:
     def render(self) -> bytes:
         """The text format of Prometheus."""
         return generate_latest(self.registry)
+
+
+class Pace:
+    """Counts the tokens of one choice as they come.
+
+    arrived: of its request, in seconds of ``time.perf_counter()``. num_prompt_tokens: what is counted with the first of
+    them; None for a choice whose prompt another one counts.
+    """
+
+    def __init__(self, metrics: Metrics, arrived: float, num_prompt_tokens: int | None) -> None:
+        self._metrics = metrics
+        self._arrived = arrived
+        self._num_prompt_tokens = num_prompt_tokens
+        self._previous: float | None = None
+
+    def count(self, num_tokens: int) -> None:
+        """Some have come, together."""
+        now = time.perf_counter()
+        if self._previous is not None:
+            for _ in range(num_tokens):
+                self._metrics.inter_token_latency.observe((now - self._previous) / num_tokens)
+        elif self._num_prompt_tokens is not None:
+            self._metrics.prompt_tokens.inc(self._num_prompt_tokens)
+            self._metrics.time_to_first_token.observe(now - self._arrived)
+        self._previous = now
+        self._metrics.generation_tokens.inc(num_tokens)
 
 
 class _EngineState(Collector):

@@ -12,21 +12,19 @@ class StopStrings:
         self._strings = tuple(strings)
         self._held = ""  # the end of the text so far, if a stop string may begin in it
 
-    def feed(self, text: str) -> tuple[str, bool]:
-        """Add new text; gives what may be shown now, and whether a stop string was met (then nothing follows)."""
+    def feed(self, text: str, *, is_last: bool = False) -> tuple[str, bool]:
+        """Add new text; gives what may be shown now, and whether a stop string was met (then nothing follows).
+
+        is_last: no more comes, so nothing is held back.
+        """
         text = self._held + text
         found = [position for position in map(text.find, self._strings) if position >= 0]
         if found:
             self._held = ""
             return text[: min(found)], True
-        held = max((overlap(text, string) for string in self._strings), default=0)
+        held = 0 if is_last else max((overlap(text, string) for string in self._strings), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], False
-
-    def flush(self) -> str:
-        """What was held back, now that no more text comes."""
-        held, self._held = self._held, ""
-        return held
 
 
 def overlap(text: str, string: str) -> int:
