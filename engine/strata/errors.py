@@ -4,7 +4,8 @@
     ├── UsageError                     the caller must change something (CLI exit code 2, HTTP 4xx)
     │   ├── OptionError                a flag or field is unknown or out of range
     │   ├── CheckpointError            a model's files are missing, truncated, altered or not a model
-    │   │   └── UnsupportedModelError  an architecture or tensor type that Strata does not run
+    │   │   ├── UnsupportedModelError  an architecture or tensor type that Strata does not run
+    │   │   └── UnfetchedError         a model on the Hub of which too little is here to say more
     │   ├── StorageError                   a place on disk cannot be written, or has no room
     │   ├── HardwareError              the device asked for is not there, or too small
     │   └── RequestError               an API request that cannot be served as it stands (HTTP 400)
@@ -39,6 +40,10 @@ class CheckpointError(UsageError):
 
 class UnsupportedModelError(CheckpointError):
     """The checkpoint is sound, but its architecture or tensor type is not one that Strata runs."""
+
+
+class UnfetchedError(CheckpointError):
+    """The model is on the Hub, and what was to be known of it stands in weights that are not here yet."""
 
 
 class StorageError(UsageError):

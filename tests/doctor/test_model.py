@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,18 @@ from strata.doctor.model import check_model
 from strata.plan.fake_nvml import GIB, FakeCard, FakeNvml
 from strata.plan.memory import DeviceMemory
 from strata.store.convert import convert
+from strata.store.locate import resolve
+from strata.store.sources import obtain
+from strata.store.sources.builtin import builtin_path
 from tests.doctor.machine import machine
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
-from tests.store.hub import serving
+from tests.store.hub import Hub, serving
+
+ROOM = DeviceMemory("cpu", GIB, GIB)
 
 
-def found(source: Path | str, memory: DeviceMemory | None = None) -> dict[str, Finding]:
-    findings = check_model(str(source), "int4", memory or DeviceMemory("cpu", GIB, GIB), Path("/"))
+def found(source: Path | str, memory: DeviceMemory = ROOM) -> dict[str, Finding]:
+    findings = check_model(str(source), "int4", memory, Path("/"))
     return {finding.topic: finding for finding in findings if finding.topic != "cache"}
 
 
@@ -102,20 +108,46 @@ def test_too_little_memory_says_what_fits(device: str) -> None:
     assert "What fits: max_model_len " in finding.message
 
 
-def test_a_model_on_the_hub_is_judged_by_its_config(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with serving() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        hub.repo("acme/tiny").commit({file.name: file.read_bytes() for file in checkpoint.iterdir()})
-        findings = found("acme/tiny")
-        assert hub.fetched() == ["config.json"]
-        assert found("acme/other")["model"].level is Level.FAIL
+    with serving() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        yield running
+
+
+def test_a_model_on_the_hub_is_judged_by_its_config(hub: Hub, checkpoint: Path) -> None:
+    hub.repo("acme/tiny").commit({file.name: file.read_bytes() for file in checkpoint.iterdir()})
+    findings = found("acme/tiny")
+    assert hub.fetched() == ["config.json"]
+    assert found("acme/other")["model"].level is Level.FAIL
     assert {finding.level for finding in findings.values()} == {Level.OK}
     assert "only config.json was looked at" in findings["model"].message
     assert findings["fit"].message.startswith("int4: ")
+
+
+def test_a_gguf_on_the_hub_is_looked_at_once_it_is_here(hub: Hub) -> None:
+    data = builtin_path("builtin://smollm2-135m").read_bytes()
+    hub.repo("acme/tiny-GGUF").commit({"tiny-Q4_1.gguf": data, "tiny-Q8_0.gguf": b"another"})
+    unseen = found("acme/tiny-GGUF:Q4_1")
+    assert list(unseen) == ["model"]
+    assert (unseen["model"].level, unseen["model"].advice) == (Level.WARN, "strata fetch acme/tiny-GGUF:Q4_1")
+    assert found("acme/tiny-GGUF:Q5_K")["model"].level is Level.FAIL, "no such file"
+    obtain("acme/tiny-GGUF:Q4_1")
+    seen = found("acme/tiny-GGUF:Q4_1")
+    assert seen["model"].message.startswith("272 tensors, all that are needed")
+    assert {finding.level for finding in seen.values()} == {Level.OK}
+
+
+def test_a_model_of_the_hub_that_was_converted_is_its_store(hub: Hub, checkpoint: Path, tmp_path: Path) -> None:
+    """As `strata serve` takes it, without the network."""
+    hub.repo("acme/tiny").commit({file.name: file.read_bytes() for file in checkpoint.iterdir()})
+    resolve("acme/tiny", "int4", tmp_path / "cache")
+    hub.status = 503
+    findings = {finding.topic: finding for finding in check_model("acme/tiny", "int4", ROOM, tmp_path / "cache")}
+    assert findings["model"].message.startswith("a store of int4, ")
+    assert Level.FAIL not in {finding.level for finding in findings.values()}
 
 
 def test_nowhere() -> None:

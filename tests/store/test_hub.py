@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strata.config import read_hf_config
-from strata.errors import CheckpointError, StorageError
+from strata.errors import CheckpointError, StorageError, UnfetchedError
 from strata.store.locate import resolve
 from strata.store.peek import peek
 from strata.store.reader import Store
@@ -576,6 +576,28 @@ def test_a_config_leaves_a_whole_model_of_an_older_commit_in_its_place(hub: Hub,
 
 
 def test_a_repository_without_a_config_says_what_it_has(hub: Hub) -> None:
-    hub.repo(NAME).commit({"model.Q4_K_M.gguf": b"GGUF"})
-    with pytest.raises(CheckpointError, match=r"has no config\.json, but model\.Q4_K_M\.gguf"):
+    hub.repo(NAME).commit({"pytorch_model.bin": b"pickled"})
+    with pytest.raises(CheckpointError, match=r"has no config\.json, but pytorch_model\.bin"):
         peek(NAME)
+
+
+@pytest.mark.parametrize("config_json", [{}, {"config.json": json.dumps(config(num_hidden_layers=7)).encode()}])
+def test_a_gguf_tells_its_shape_once_it_is_here(hub: Hub, tmp_path: Path, config_json: dict[str, bytes]) -> None:
+    """Whatever a config.json beside it says, which is of no file by name."""
+    data = write_gguf(tmp_path / "m.gguf", kind="Q8_0").read_bytes()
+    hub.repo(NAME).commit({"m-Q8_0.gguf": data, "m-Q4_0.gguf": b"another", **config_json})
+    with pytest.raises(UnfetchedError, match=f"`strata fetch {NAME}:Q8_0`"):
+        peek(f"{NAME}:Q8_0")
+    assert hub.fetched() == []
+    get(f"{NAME}:Q8_0")
+    hub.status = 503
+    assert peek(f"{NAME}:Q8_0").model.num_layers == config()["num_hidden_layers"]
+    with pytest.raises(CheckpointError, match="it was not fetched before"):
+        peek(f"{NAME}:Q4_0")
+
+
+def test_a_gguf_that_no_file_is_lists_the_choice(hub: Hub) -> None:
+    hub.repo(NAME).commit({"m-Q8_0.gguf": b"", "m-Q4_0.gguf": b""})
+    for name in (NAME, f"{NAME}:Q5_K_M"):
+        with pytest.raises(CheckpointError, match=f"choose one of {NAME}:m-Q4_0.gguf, {NAME}:m-Q8_0.gguf"):
+            peek(name)

@@ -34,8 +34,8 @@ EPILOG = f"""examples:
   strata plan model.gguf --gpu rtx4090 --ram-gib 64 --dtype int4 --concurrency 8 --max-model-len 8192 --json
 
 MODEL is a directory with a config.json (weights need not be there), a config.json, a store, a .gguf file, builtin://NAME,
-or ORG/NAME on the Hugging Face Hub, from which only config.json is fetched. tok/s are bounds from the bytes that a step
-moves, not promises; measure with 'strata bench'.
+or ORG/NAME on the Hugging Face Hub, from which only config.json is fetched; a GGUF there must be here already (strata
+fetch). tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'.
 
 cards: {", ".join(CARDS)}
 """
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = _machine(arguments)
     name = source(arguments)
     if HubName.parse(name) is not None:
-        require("huggingface-hub")
+        require("huggingface-hub", "gguf", "numpy")
     elif not name.endswith(".json") and not Path(name, "config.json").is_file():
         require("gguf", "numpy")
     peeked = peek(name)

@@ -9,17 +9,18 @@ from pathlib import Path
 from strata.config import EngineConfig, ModelConfig
 from strata.doctor.finding import Finding, Level, fail, ok, warn
 from strata.doctor.host import check_disk
-from strata.errors import HardwareError, StrataError
+from strata.errors import HardwareError, StrataError, UnfetchedError
 from strata.plan.estimate import KV_BYTES
 from strata.plan.memory import DeviceMemory, format_bytes, plan_memory
 from strata.plan.parts import weight_parts
 from strata.plan.shape import check
 from strata.store.convert import is_store
 from strata.store.files import load_tokenizer, read_json_if_there
-from strata.store.peek import peek
+from strata.store.locate import converted
+from strata.store.peek import peek_at
 from strata.store.reader import Store
-from strata.store.sources import Source, open_source, recommended, source_path
-from strata.store.sources.hub import HubName
+from strata.store.sources import Source, obtain, open_source
+from strata.store.sources.hub import CONFIG, HubName, fetch_shape
 
 CHECKPOINT_ADVICE = (
     "fetch or copy the files again, and give a store, a checkpoint directory, a .gguf file or builtin://"
@@ -32,19 +33,19 @@ def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> I
     ``memory``: of what would run it. ``cache``: where it would be converted to.
     """
     try:
-        if HubName.parse(source) is not None:
-            found = peek(source)
-            yield ok("model", f"on the Hub, only config.json was looked at: {_about(found.model)}")
-        elif is_store(path := source_path(source)):
-            store = Store.open(path)
-            stored = format_bytes(store.num_bytes)
-            yield ok("model", f"a store of {store.dtype}, {stored}: {_about(store.model_config)}")
-            yield from _tokenizer(path, store.model_config)
-            yield _fit(store.model_config, store.dtype, store.num_bytes, memory)
+        name = HubName.parse(source)
+        path = obtain(source).path if name is None else converted(name, dtype, cache) or fetch_shape(name)
+        if is_store(path):
+            yield from _store(Store.open(path), memory)
             return
+        found = peek_at(path)
+        if name is not None and path.name == CONFIG:
+            yield ok("model", f"on the Hub, only {CONFIG} was looked at: {_about(found.model)}")
         else:
-            found = peek(source)
-            yield from _checkpoint(open_source(path, recommended(source)), found.model)
+            yield from _checkpoint(open_source(path), found.model)
+    except UnfetchedError as error:
+        yield warn("model", f"not looked at: {error}", f"strata fetch {source}")
+        return
     except StrataError as error:
         yield fail("model", str(error), CHECKPOINT_ADVICE)
         return
@@ -53,6 +54,13 @@ def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> I
     room = check_disk(cache, weight_bytes)
     if room.level is not Level.OK:
         yield room
+
+
+def _store(store: Store, memory: DeviceMemory) -> Iterator[Finding]:
+    model = store.model_config
+    yield ok("model", f"a store of {store.dtype}, {format_bytes(store.num_bytes)}: {_about(model)}")
+    yield from _tokenizer(store.path, model)
+    yield _fit(model, store.dtype, store.num_bytes, memory)
 
 
 def _checkpoint(opened: Source, model: ModelConfig) -> Iterator[Finding]:

@@ -34,9 +34,8 @@ def resolve(
     quant.target(dtype)
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
     name = HubName.parse(source)
-    latest = None if name is None else cache / _latest(name, dtype)
-    if latest is not None and is_store(latest) and not refresh:
-        return latest.resolve()
+    if name is not None and not refresh and (known := converted(name, dtype, cache)) is not None:
+        return known
     found = obtain(source, progress)
     if is_store(found.path):
         return found.path
@@ -44,14 +43,20 @@ def resolve(
     try:
         if not is_store(target):
             convert(found, target, dtype, progress=progress, reuse=True)
-        if latest is not None:
-            _point(latest, target)
+        if name is not None:
+            _point(cache / _latest(name, dtype), target)
     except StorageError as error:
         raise StorageError(
             f"{error}. Converted models are kept in {cache}; set STRATA_CACHE_DIR to a directory with room, or give a "
             "store made by `strata convert`"
         ) from error
     return target
+
+
+def converted(name: HubName, dtype: str, cache: Path) -> Path | None:
+    """The store of what a name on the Hub stood for when it was last asked for; None where there is none."""
+    latest = cache / _latest(name, dtype)
+    return latest.resolve() if is_store(latest) else None
 
 
 def default_cache_dir() -> Path:
@@ -63,7 +68,7 @@ def default_cache_dir() -> Path:
 
 
 def _latest(name: HubName, dtype: str) -> str:
-    """The link to the store of what a name on the Hub stood for when it was last asked for."""
+    """The link to that store."""
     return f"{name.repo.replace('/', '--')}-{dtype}-{_digest(dtype, (endpoint(), str(name)))}"
 
 

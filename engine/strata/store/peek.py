@@ -10,7 +10,7 @@ from strata.plan.shape import Role, needed
 from strata.store.files import read_json
 from strata.store.manifest import KEY, Manifest
 from strata.store.sources import open_source, source_path
-from strata.store.sources.hub import HubName, fetch_config
+from strata.store.sources.hub import HubName, fetch_shape
 
 PACKED = "mxfp4"  # the bit format that is kept when a checkpoint is converted
 
@@ -28,15 +28,17 @@ class Peek:
 def peek(source: str) -> Peek:
     """What the user names: a ``config.json`` or a directory with one (weights need not be there; a store is such a
     directory), a .gguf file of which the header is read, ``builtin://NAME``, or a name on the Hub, from which only
-    config.json is fetched.
+    config.json is fetched; a GGUF on the Hub must be here already.
 
     Raises CheckpointError when it is none of these or is damaged, UnsupportedModelError for an architecture that Strata
-    does not run, and what ``strata.store.sources.hub.fetch_config`` raises.
+    does not run, and what ``strata.store.sources.hub.fetch_shape`` raises.
     """
     name = HubName.parse(source)
-    if name is not None:
-        return _peek_at_config(fetch_config(name))
-    path = source_path(source)
+    return peek_at(source_path(source) if name is None else fetch_shape(name))
+
+
+def peek_at(path: Path) -> Peek:
+    """As ``peek``, of what is here."""
     config = path if path.suffix == ".json" else path / "config.json"
     return _peek_at_config(config) if config.is_file() else _peek_at_checkpoint(path)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata.errors import CheckpointError, StorageError
+from strata.errors import CheckpointError, StorageError, UnfetchedError
 from strata.store.files import read_json
 from strata.store.progress import Phases, counter, phase
 from strata.store.sources.base import ACCEPTED
@@ -98,30 +98,43 @@ def fetch(name: HubName, progress: Phases) -> Fetched:
     return Fetched(cache.path(commit, files[0] if files[0].endswith(".gguf") else ""), commit)
 
 
-def fetch_config(name: HubName) -> Path:
-    """Fetch config.json alone, unless it is here. Where the Hub cannot be reached, what was fetched before is taken.
+def fetch_shape(name: HubName) -> Path:
+    """The file that tells the shape of what ``fetch`` would fetch: config.json, which is fetched alone unless it is
+    here, or the first part of a GGUF that is here. Where the Hub cannot be reached, what was fetched before is taken.
 
-    Raises what ``fetch`` raises.
+    Raises UnfetchedError for a GGUF that is not here, else what ``fetch`` raises.
     """
     cache = HubCache(name.repo)
     with _translated(name):
         try:
             commit, files = _listing(name)
         except _OutOfReachError as error:
-            path = cache.path(cache.commit(name.revision or DEFAULT_REVISION), CONFIG)
-            if path.is_file():
-                logger.warning("%s: %s of %s as it was fetched before is taken", error, CONFIG, name)
-                return path
-            raise CheckpointError(
-                f"{str(name)!r} is no model: it is no path here, {error}, and it was not fetched before. Check the "
-                f"network and HF_ENDPOINT, or give its {CONFIG}"
-            ) from error
-        if CONFIG not in files:
-            raise CheckpointError(
-                f"{name.origin} has no {CONFIG}, but {_some(files)}; choose another edition of the model, or fetch it "
-                "and give the file"
-            )
+            commit = cache.commit(name.revision or DEFAULT_REVISION)
+            try:
+                path = _shape(name, cache, commit, cache.files(commit))
+            except CheckpointError:
+                raise CheckpointError(
+                    f"{str(name)!r} is no model: it is no path here, {error}, and it was not fetched before. Check the "
+                    f"network and HF_ENDPOINT, or give its {CONFIG}"
+                ) from error
+            logger.warning("%s: %s of %s as it was fetched before is taken", error, path.name, name)
+            return path
+        return _shape(name, cache, commit, files)
+
+
+def _shape(name: HubName, cache: HubCache, commit: str, files: Mapping[str, int]) -> Path:
+    if name.file is None and CONFIG in files:
         return cache.download(commit, CONFIG, lambda num_bytes: None)
+    ggufs = [file for file in files if file.endswith(".gguf")]
+    if name.file is None and (not ggufs or any(is_weights(file) for file in files)):
+        raise CheckpointError(f"{name.origin} has no {CONFIG}, but {_some(files)}; choose another edition of the model")
+    parts = gguf_files(files, name.file, name.origin)
+    if not all(cache.path(commit, part).exists() for part in parts):
+        raise UnfetchedError(
+            f"{name} is a GGUF, which tells its shape itself, and it is not here yet: `strata fetch {name}`, or give "
+            f"the repository that it was made from, which has a {CONFIG}"
+        )
+    return cache.path(commit, parts[0])
 
 
 def _files(name: HubName, files: Mapping[str, int], get: Callable[[str], Path]) -> list[str]:
