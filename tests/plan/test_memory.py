@@ -26,6 +26,7 @@ from strata.kernels.attention import sdpa
 from strata.kernels.linear import reference as linear
 from strata.plan import memory
 from strata.plan.memory import (
+    ADJUSTED_BYTES,
     CPU_KV_SHARE,
     MAX_GATHERED_POSITIONS,
     DeviceMemory,
@@ -238,6 +239,12 @@ def test_what_is_said_to_fit_does_fit(shortage: tuple[ModelConfig, EngineConfig,
 def test_model_length_out_of_range(length: int) -> None:
     with pytest.raises(OptionError, match=f"max_model_len is {length}; .* reach 1000"):
         plan(1 << 40, config(max_model_len=length))
+
+
+def test_the_workspace_holds_what_adjusts_the_logits() -> None:
+    model = replace(MODEL, vocab_size=100_000)
+    one, two = (workspace_bytes(model, config(max_num_seqs=seqs, max_model_len=16), 2) for seqs in (1, 2))
+    assert two - one >= model.vocab_size * (4 + 4 + ADJUSTED_BYTES), "a row, its copy, and an entry for each token"
 
 
 def test_the_workspace_holds_the_logits() -> None:

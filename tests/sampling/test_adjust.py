@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from strata.request import SamplingParams
-from strata.sampling.adjust import Adjustments, needs_adjusting
+from strata.sampling.adjust import Adjustment, adjust, needs_adjusting
 
 VOCAB = 24
 
@@ -55,69 +55,65 @@ KINDS = [
 def test_each_rule(settings: SamplingParams) -> None:
     """Over outputs that repeat tokens of the prompt, of the bias and of their own."""
     rng = random.Random(3)
-    adjustments = Adjustments(torch.device("cpu"))
     prompt, output = (1, 2, 2, 9), [0, 1]
-    slot = adjustments.add(settings, prompt)
+    adjustment = Adjustment(settings, prompt)
     for token in output:
-        adjustments.record([slot], [token])
+        adjustment.record(token)
     for step in range(30):
         logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(step)) * 3
         before = logits.clone()
-        adjustments.apply(logits, [1], [slot])
+        adjust(logits, {1: adjustment})
         assert torch.equal(logits[0], before[0]), "a row of another request"
         wanted = expected(before[1], settings, prompt, output)
         assert torch.allclose(logits[1].double(), wanted, atol=1e-5)
         output.append(rng.randrange(VOCAB))
-        adjustments.record([slot], [output[-1]])
+        adjustment.record(output[-1])
 
 
-def test_requests_come_and_go_without_traces() -> None:
-    """Many lists of different lengths at once, slots that are used again, tables that grow."""
+@pytest.mark.parametrize("at_a_time", [3, 1 << 18], ids=["in pieces", "at once"])
+def test_requests_beside_each_other(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
+    """Lists of different lengths in any order of rows, some of them empty."""
+    monkeypatch.setattr("strata.sampling.adjust.MAX_ADJUSTED", at_a_time)
     rng = random.Random(4)
     kinds: list[SamplingParams] = [param.values[0] for param in KINDS]  # type: ignore[misc]
-    adjustments = Adjustments(torch.device("cpu"))
-    live: dict[int, tuple[SamplingParams, tuple[int, ...], list[int]]] = {}
-    for step in range(60):
-        while len(live) < 12 and rng.random() < 0.7:
-            prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 9)))
-            settings = rng.choice(kinds)
-            slot = adjustments.add(settings, prompt)
-            assert slot not in live
-            live[slot] = settings, prompt, []
-        if live and rng.random() < 0.3:
-            gone = rng.choice(sorted(live))
-            adjustments.remove(gone)
-            del live[gone]
-        slots = rng.sample(sorted(live), k=rng.randrange(len(live) + 1))
-        if not slots:
-            continue
-        logits = torch.randn(len(slots), VOCAB, generator=torch.Generator().manual_seed(step))
-        wanted = [expected(row, *live[slot]) for row, slot in zip(logits, slots, strict=True)]
-        adjustments.apply(logits, range(len(slots)), slots)
-        assert torch.allclose(logits.double(), torch.stack(wanted), atol=1e-5)
-        drawn = [rng.randrange(VOCAB) for _ in slots]
-        adjustments.record(slots, drawn)
-        for slot, token in zip(slots, drawn, strict=True):
-            live[slot][2].append(token)
+    live = []
+    for settings in kinds * 2:
+        prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 9)))
+        live.append((settings, prompt, list[int](), Adjustment(settings, prompt)))
+    for step in range(30):
+        chosen = rng.sample(live, k=rng.randrange(len(live) + 1))
+        logits = torch.randn(len(chosen), VOCAB, generator=torch.Generator().manual_seed(step))
+        wanted = [expected(row, *one[:3]) for row, one in zip(logits, chosen, strict=True)]
+        adjust(logits, {row: adjustment for row, (*_, adjustment) in enumerate(chosen)})
+        for row, exact in zip(logits, wanted, strict=True):
+            assert torch.allclose(row.double(), exact, atol=1e-5)
+        for *_, output, adjustment in chosen:
+            output.append(rng.randrange(VOCAB))
+            adjustment.record(output[-1])
 
 
-def test_an_output_longer_than_any_table_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.sampling.adjust._GROWTH", 4)
-    adjustments = Adjustments(torch.device("cpu"))
-    slot = adjustments.add(params(frequency_penalty=1.0), (1,))
-    for step in range(50):
-        adjustments.record([slot], [step % 17])
+def test_a_list_is_as_long_as_there_are_different_tokens() -> None:
+    adjustment = Adjustment(params(frequency_penalty=1.0), (1, 2, 3))
+    for step in range(5000):
+        adjustment.record(step % 17)
+    assert len(adjustment.token_ids) == len(adjustment.divisors) == len(adjustment.addends) == 17
     logits = torch.zeros(1, VOCAB)
-    adjustments.apply(logits, [0], [slot])
-    counts = Counter(step % 17 for step in range(50))
+    adjust(logits, {0: adjustment})
+    counts = Counter(step % 17 for step in range(5000))
     assert logits[0].tolist() == [-float(counts[token]) for token in range(VOCAB)]
 
 
+def test_a_bias_alone_does_not_grow() -> None:
+    adjustment = Adjustment(params(logit_bias=((7, 2.5),)), (1, 2, 3))
+    for step in range(50):
+        adjustment.record(step % 17)
+    assert list(adjustment.token_ids) == [7]
+
+
 def test_numbers_that_are_not_finite_stay_as_they_are() -> None:
-    adjustments = Adjustments(torch.device("cpu"))
-    slot = adjustments.add(params(repetition_penalty=1.5, logit_bias=((0, 1.0), (1, 1.0), (2, 1.0))), (0, 1, 2))
+    adjustment = Adjustment(params(repetition_penalty=1.5, logit_bias=((0, 1.0), (1, 1.0), (2, 1.0))), (0, 1, 2))
     logits = torch.tensor([[-torch.inf, torch.inf, torch.nan] + [0.0] * (VOCAB - 3)])
-    adjustments.apply(logits, [0], [slot])
+    adjust(logits, {0: adjustment})
     assert logits[0, :2].tolist() == [-torch.inf, torch.inf]
     assert logits[0, 2].isnan()
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from strata.plan.memory import ADJUSTED_BYTES, MAX_ADJUSTED
 from strata.request import Grammar, SamplingParams
+from strata.sampling.adjust import Adjustment, adjust
 from strata.sampling.grammar import GrammarCompiler
 from strata.sampling.sampler import Drawn, Sampler
 
@@ -48,3 +50,14 @@ def test_a_card_draws_what_the_cpu_does(tmp_path: Path) -> None:
         for name, expected in on_cpu.logprobs.items():
             assert on_card.logprobs[name].logprob == pytest.approx(expected.logprob, abs=1e-4)
             assert [token for token, _ in on_card.logprobs[name].top] == [token for token, _ in expected.top]
+
+
+def test_adjusting_takes_what_is_planned_for_it() -> None:
+    rows, vocab = 40, 20_000  # three pieces and a bit
+    logits = torch.zeros(rows, vocab, device="cuda")
+    params = SamplingParams(max_tokens=9, repetition_penalty=1.5)
+    adjustments = {row: Adjustment(params, range(vocab)) for row in range(rows)}
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    adjust(logits, adjustments)
+    assert torch.cuda.max_memory_allocated() - before <= MAX_ADJUSTED * ADJUSTED_BYTES

@@ -235,14 +235,3 @@ def test_presence_and_frequency_penalty_count_the_output_alone() -> None:
     sampler.add("frequency", params(temperature=0, frequency_penalty=0.6), (5, 5, 5))
     drawn = [sampler.sample(logits, ["presence", "frequency"]).token_ids for _ in range(4)]
     assert drawn == [[5, 5], [6, 5], [5, 6], [5, 5]]
-
-
-def test_requests_may_come_after_the_tables_have_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the step, which runs in inference mode; they come outside of it."""
-    monkeypatch.setattr("strata.sampling.adjust._GROWTH", 2)
-    sampler = Sampler(VOCAB, CPU)
-    sampler.add("a", params(temperature=0, frequency_penalty=0.5), (1,))
-    for step in range(5):
-        sampler.sample(logits_of(step), ["a"])
-    sampler.add("b", params(temperature=0, logit_bias=((9, 100.0),)), (1,))
-    assert sampler.sample(logits_of(6, 2), ["a", "b"]).token_ids[1] == 9

@@ -18,6 +18,11 @@ CPU_KV_SHARE = 0.5
 # sequences than one. 128 MiB for 8 KV heads of 128 in bf16: enough to fill a card, and little beside its memory.
 MAX_GATHERED_POSITIONS = 32_768
 
+# Entries of the sampler's lists of penalties and biases that a device works on at a time, and the bytes of one: place,
+# divisor, addend, and six numbers on the way to the new logit.
+MAX_ADJUSTED = 1 << 18
+ADJUSTED_BYTES = 8 + 4 + 4 + 6 * 4
+
 # What kernels.linear and kernels.attention.sdpa take: weights that a product dequantises at a time, dimensions that a
 # head grows by beside sinks. A test holds them together.
 MAX_DEQUANTIZED = 1 << 26
@@ -109,12 +114,13 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
     activations = tokens * (4 * model.hidden_size + _feed_forward_elements(model) + 2 * heads * model.head_dim)
-    # float32, sorted with int64 indices, probabilities and their sums.
-    logits = seqs * model.vocab_size * (4 + 4 + 8 + 4 + 8)
+    logits = seqs * model.vocab_size
+    # float32, sorted with int64 indices, probabilities and their sums; before that, a copy and what adjusts it.
+    sampling = max(logits * (4 + 4 + 8 + 4 + 8), logits * (4 + 4) + min(logits, MAX_ADJUSTED) * ADJUSTED_BYTES)
     inner = max(2 * model.intermediate_size, model.experts.intermediate_size * 2 if model.experts else 0)
     matrix = min(MAX_DEQUANTIZED, model.hidden_size * max(inner, heads * model.head_dim, model.vocab_size))
     attention = _attention_elements(model, config, length)
-    return (activations + attention) * element_bytes + logits + matrix * (element_bytes + 8)
+    return (activations + attention) * element_bytes + sampling + matrix * (element_bytes + 8)
 
 
 def _feed_forward_elements(model: ModelConfig) -> int:

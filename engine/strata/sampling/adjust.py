@@ -1,20 +1,20 @@
 """What a request changes in single logits: penalties for tokens that it has seen, and a bias for those that it names.
 
 Only these tokens are listed, each once, so a step costs what has been written, not the size of the vocabulary; and
-since no token stands twice in a list, no sum depends on the order in which a GPU adds.
+since no token stands twice in a list, nothing depends on the order in which a GPU works. The lists are on the host,
+where the drawn tokens are known anyway; a device sees ``MAX_ADJUSTED`` entries of them at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from strata.plan.memory import MAX_ADJUSTED
 from strata.request import SamplingParams
-
-_GROWTH = 256  # columns added at a time
 
 
 def needs_adjusting(params: SamplingParams) -> bool:
@@ -27,114 +27,65 @@ def _has_penalty(params: SamplingParams) -> bool:
     return not off
 
 
-class Adjustments:
-    """The lists of all requests that have one, as rows ("slots") of a few tensors on the device."""
+class Adjustment:
+    """The list of one request: what its logits are divided by (or multiplied, see ``adjust``), and what is added."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._tokens = torch.zeros(0, 0, dtype=torch.int64, device=device)
-        self._bias = torch.zeros(0, 0, device=device)
-        self._is_prompt = torch.zeros(0, 0, dtype=torch.bool, device=device)
-        self._counts = torch.zeros(0, 0, device=device)  # how often the output has the token
-        self._lengths = torch.zeros(0, dtype=torch.int64, device=device)
-        self._penalties = torch.zeros(0, 3, device=device)  # repetition, presence, frequency
-        self._widths: list[int] = []  # what ``_lengths`` may have come to, known without asking the device
-        self._records: list[bool] = []  # whether the request has a penalty, so that its output counts
-        self._free: list[int] = []
+    def __init__(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> None:
+        """The prompt counts for repetition_penalty alone."""
+        self._params = params
+        self._bias = dict(params.logit_bias)
+        self._counts: dict[int, int] = {}  # how often the output has a token
+        self._places: dict[int, int] = {}
+        self.token_ids = array("i")
+        self.divisors = array("f")
+        self.addends = array("f")
+        seen = set(prompt_token_ids) if params.repetition_penalty != 1 else set()
+        for token_id in sorted(seen | self._bias.keys()):
+            divisor = params.repetition_penalty if token_id in seen else 1.0
+            self._append(token_id, divisor, self._bias.get(token_id, 0.0))
 
-    # All in inference mode: a tensor that was made in it, as they grow, cannot be changed outside of it.
-    @torch.inference_mode()
-    def add(self, params: SamplingParams, prompt_token_ids: Sequence[int]) -> int:
-        """Take a slot for a request. Its prompt counts for repetition_penalty alone."""
-        prompt = set(prompt_token_ids) if params.repetition_penalty != 1 else set()
-        bias = dict(params.logit_bias)
-        tokens = sorted(prompt | bias.keys())
-        slot = self._take_slot()
-        self._reserve(len(tokens))
-        on_device = {"device": self._device}
-        self._tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64, **on_device)
-        self._bias[slot] = 0
-        self._bias[slot, : len(tokens)] = torch.tensor([bias.get(token, 0.0) for token in tokens], **on_device)
-        self._is_prompt[slot] = False
-        self._is_prompt[slot, : len(tokens)] = torch.tensor([token in prompt for token in tokens], **on_device)
-        self._counts[slot] = 0
-        self._lengths[slot] = self._widths[slot] = len(tokens)
-        self._records[slot] = _has_penalty(params)
-        penalties = [params.repetition_penalty, params.presence_penalty, params.frequency_penalty]
-        self._penalties[slot] = torch.tensor(penalties, **on_device)
-        return slot
-
-    def remove(self, slot: int) -> None:
-        """Give a slot back."""
-        self._free.append(slot)
-
-    @torch.inference_mode()
-    def apply(self, logits: Tensor, rows: Sequence[int], slots: Sequence[int]) -> None:
-        """Change ``rows`` of logits float32 [rows, vocab] as their ``slots`` say, in place.
-
-        repetition_penalty divides a positive logit of a seen token, and multiplies others (Keskar et al. 2019, CTRL);
-        then bias is added, and taken off are frequency_penalty for each time the output has the token and
-        presence_penalty if it has it at all, as OpenAI defines them. Numbers that are not finite are left alone.
-        """
-        width = max(self._widths[slot] for slot in slots)
-        if width == 0:
+    def record(self, token_id: int) -> None:
+        """Count a drawn token."""
+        params = self._params
+        if not _has_penalty(params):
             return
-        slot_ids = torch.tensor(slots, device=self._device)
-        tokens = self._tokens[slot_ids, :width]
-        counts = self._counts[slot_ids, :width]
-        places = torch.tensor(rows, device=self._device)[:, None] * logits.shape[1] + tokens
-        flat = logits.view(-1)
-        values = flat[places]
-        repetition, presence, frequency = self._penalties[slot_ids, :, None].unbind(1)
-        is_seen = self._is_prompt[slot_ids, :width] | (counts > 0)
-        weakened = torch.where(values > 0, values / repetition, values * repetition)
-        change = torch.where(is_seen & (repetition != 1), weakened - values, 0)
-        change += self._bias[slot_ids, :width] - frequency * counts - presence * (counts > 0)
-        # Beyond the end of a list the token is 0: what is added to it there must be nothing.
-        is_listed = torch.arange(width, device=self._device) < self._lengths[slot_ids, None]
-        change = torch.where(is_listed & values.isfinite(), change, 0)
-        flat.scatter_add_(0, places.view(-1), change.view(-1))
+        count = self._counts[token_id] = self._counts.get(token_id, 0) + 1
+        addend = self._bias.get(token_id, 0.0) - params.frequency_penalty * count - params.presence_penalty
+        place = self._places.get(token_id)
+        if place is None:
+            self._append(token_id, params.repetition_penalty, addend)
+        else:
+            self.divisors[place] = params.repetition_penalty
+            self.addends[place] = addend
 
-    @torch.inference_mode()
-    def record(self, slots: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Count one drawn token for each slot."""
-        drawn = {slot: token_id for slot, token_id in zip(slots, token_ids, strict=True) if self._records[slot]}
-        if not drawn:
-            return
-        width = max(self._widths[slot] for slot in drawn)
-        self._reserve(width + 1)
-        slot_ids = torch.tensor(list(drawn), device=self._device)
-        tokens = torch.tensor(list(drawn.values()), device=self._device)
-        lengths = self._lengths[slot_ids]
-        is_listed = torch.arange(width + 1, device=self._device) < lengths[:, None]
-        is_token = is_listed & (self._tokens[slot_ids, : width + 1] == tokens[:, None])
-        is_new = ~is_token.any(-1)
-        place = torch.where(is_new, lengths, is_token.int().argmax(-1))
-        self._tokens[slot_ids, place] = tokens
-        self._counts[slot_ids, place] += 1
-        self._lengths[slot_ids] += is_new
-        for slot in drawn:
-            self._widths[slot] += 1
+    def _append(self, token_id: int, divisor: float, addend: float) -> None:
+        self._places[token_id] = len(self.token_ids)
+        self.token_ids.append(token_id)
+        self.divisors.append(divisor)
+        self.addends.append(addend)
 
-    # --- inside
 
-    def _take_slot(self) -> int:
-        if self._free:
-            return self._free.pop()
-        num_slots = len(self._widths)
-        if num_slots == self._tokens.shape[0]:
-            self._grow(rows=max(8, num_slots), columns=0)
-        self._widths.append(0)
-        self._records.append(False)
-        return num_slots
+def adjust(logits: Tensor, adjustments: Mapping[int, Adjustment]) -> None:
+    """Change the rows of logits float32 [rows, vocab] that have an adjustment, in place.
 
-    def _reserve(self, width: int) -> None:
-        missing = width - self._tokens.shape[1]
-        if missing > 0:
-            self._grow(rows=0, columns=-(-missing // _GROWTH) * _GROWTH)
+    repetition_penalty divides a positive logit of a seen token, and multiplies others (Keskar et al. 2019, CTRL);
+    then bias is added, and taken off are frequency_penalty for each time the output has the token and
+    presence_penalty if it has it at all, as OpenAI defines them. Numbers that are not finite are left alone.
+    """
+    lists = {row: adjustment for row, adjustment in adjustments.items() if adjustment.token_ids}
+    if not lists:
+        return
+    vocab, flat = logits.shape[1], logits.view(-1)
+    places = torch.cat([_view(one.token_ids, torch.int32).to(torch.int64) + row * vocab for row, one in lists.items()])
+    divisors = torch.cat([_view(one.divisors, torch.float32) for one in lists.values()])
+    addends = torch.cat([_view(one.addends, torch.float32) for one in lists.values()])
+    for pieces in zip(*(numbers.split(MAX_ADJUSTED) for numbers in (places, divisors, addends)), strict=True):
+        at, divisor, addend = (piece.to(logits.device) for piece in pieces)
+        values = flat[at]
+        changed = torch.where(values > 0, values / divisor, values * divisor).add_(addend)
+        flat[at] = torch.where(values.isfinite(), changed, values)
 
-    def _grow(self, *, rows: int, columns: int) -> None:
-        for name in ("_tokens", "_bias", "_is_prompt", "_counts"):
-            setattr(self, name, functional.pad(getattr(self, name), (0, columns, 0, rows)))
-        self._lengths = functional.pad(self._lengths, (0, rows))
-        self._penalties = functional.pad(self._penalties, (0, 0, 0, rows))
+
+def _view(numbers: array[int] | array[float], dtype: torch.dtype) -> Tensor:
+    """The memory of an array, which must not grow while this is in use."""
+    return torch.frombuffer(numbers, dtype=dtype)

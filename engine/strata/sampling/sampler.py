@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from strata.request import SamplingParams, TokenLogprobs
-from strata.sampling.adjust import Adjustments, needs_adjusting
+from strata.sampling.adjust import Adjustment, adjust, needs_adjusting
 from strata.sampling.filters import draw, drop_unlikely, likeliest, rows_of, scale
 from strata.sampling.grammar import Masks
 
@@ -42,7 +42,7 @@ class _Request:
     params: SamplingParams
     seed: int
     num_tokens: int  # of the prompt and drawn so far: the position of the next token
-    slot: int | None  # in the adjustments; None when it has none
+    adjustment: Adjustment | None
     matcher: LLMatcher | None
 
 
@@ -57,7 +57,6 @@ class Sampler:
         self.vocab_size = vocab_size
         self.device = device
         self._requests: dict[str, _Request] = {}
-        self._adjustments = Adjustments(device)
         self._masks = Masks(vocab_size)
 
     def add(
@@ -73,14 +72,12 @@ class Sampler:
         """
         assert request_id not in self._requests, f"request {request_id} is sampled already"
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        slot = self._adjustments.add(params, prompt_token_ids) if needs_adjusting(params) else None
-        self._requests[request_id] = _Request(request_id, params, seed, len(prompt_token_ids), slot, matcher)
+        adjustment = Adjustment(params, prompt_token_ids) if needs_adjusting(params) else None
+        self._requests[request_id] = _Request(request_id, params, seed, len(prompt_token_ids), adjustment, matcher)
 
     def remove(self, request_id: str) -> None:
         """Forget a request; unknown ids are ignored."""
-        request = self._requests.pop(request_id, None)
-        if request is not None and request.slot is not None:
-            self._adjustments.remove(request.slot)
+        self._requests.pop(request_id, None)
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, request_ids: Sequence[str]) -> Drawn:
@@ -105,11 +102,11 @@ class Sampler:
     # --- before the draw
 
     def _adjust(self, logits: Tensor, requests: Sequence[_Request]) -> Tensor:
-        slots = {i: request.slot for i, request in enumerate(requests) if request.slot is not None}
-        if not slots:
+        adjustments = {i: request.adjustment for i, request in enumerate(requests) if request.adjustment is not None}
+        if not adjustments:
             return logits
         logits = logits.clone()
-        self._adjustments.apply(logits, list(slots), list(slots.values()))
+        adjust(logits, adjustments)
         return logits
 
     def _constrain(self, logits: Tensor, requests: Sequence[_Request]) -> tuple[Tensor, dict[int, str]]:
@@ -146,18 +143,14 @@ class Sampler:
     # --- after the draw
 
     def _record(self, requests: Sequence[_Request], token_ids: Sequence[int | None]) -> None:
-        slots, drawn = [], []
         for request, token_id in zip(requests, token_ids, strict=True):
             request.num_tokens += 1
             if token_id is None:
                 continue
-            if request.slot is not None:
-                slots.append(request.slot)
-                drawn.append(token_id)
+            if request.adjustment is not None:
+                request.adjustment.record(token_id)
             if request.matcher is not None:
                 request.matcher.consume_token(token_id)
-        if slots:
-            self._adjustments.record(slots, drawn)
 
     def _logprobs(
         self, logits: Tensor, requests: Sequence[_Request], token_ids: Sequence[int | None]
