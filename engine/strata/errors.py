@@ -60,7 +60,7 @@ class RequestError(UsageError):
     ``param`` names the offending field as OpenAI's error object does; ``code`` is its short machine-readable name.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_value") -> None:
         super().__init__(message)
         self.param = param
         self.code = code

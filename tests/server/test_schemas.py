@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from strata.errors import RequestError
+from strata.server.body import Body
 from strata.server.parse import parse
+from strata.server.response_api.request import ResponseRequest
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from tests.server.conftest import Serve
 
 HELLO = [{"role": "user", "content": "hello"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -101,23 +104,91 @@ def test_a_value_out_of_range_says_what_is_allowed(field: str, value: Any, words
 
 
 @pytest.mark.parametrize(
-    ("message", "words"),
+    ("message", "place", "words"),
     [
-        pytest.param({"role": "robot", "content": "a"}, "'user'", id="unknown role"),
-        pytest.param({"role": "user"}, "no content", id="no content"),
-        pytest.param({"role": "user", "content": None}, "null", id="null content"),
-        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, "image_url", id="a picture"),
-        pytest.param({"role": "user", "content": "a", "mood": "x"}, "tool_calls", id="unknown field"),
-        pytest.param({"role": "tool", "content": "a"}, "tool_call_id", id="a result of no call"),
-        pytest.param({"role": "function", "content": "a"}, "use 'tool'", id="the older name of tools"),
-        pytest.param({"role": "user", "content": "a", "tool_calls": [CALL]}, "only 'assistant'", id="a user's call"),
-        pytest.param({"role": "assistant", "content": "a", "tool_calls": [{}]}, "function", id="half a call"),
-        pytest.param("hello", "hello", id="no object"),
+        pytest.param({"role": "robot", "content": "a"}, ".role", "'user'", id="unknown role"),
+        pytest.param({"role": "user"}, ".content", "no content", id="no content"),
+        pytest.param({"role": "user", "content": None}, ".content", "null", id="null content"),
+        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, ".content", "image_url", id="a picture"),
+        pytest.param(
+            {"role": "user", "content": [{"type": "text", "text": 5}]}, ".content[0].text", "string", id="no text"
+        ),
+        pytest.param({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "missing", id="half a part"),
+        pytest.param({"role": "user", "content": "a", "mood": "x"}, ".mood", "tool_calls", id="unknown field"),
+        pytest.param({"role": "assistant", "content": "a", "audio": {}}, ".audio", "not served", id="not served"),
+        pytest.param({"role": "tool", "content": "a"}, ".tool_call_id", "tool_call_id", id="a result of no call"),
+        pytest.param({"role": "function", "content": "a"}, ".role", "use 'tool'", id="the older name of tools"),
+        pytest.param(
+            {"role": "user", "content": "a", "tool_calls": [CALL]},
+            ".tool_calls",
+            "only 'assistant'",
+            id="a user's call",
+        ),
+        pytest.param(
+            {"role": "assistant", "content": "a", "tool_calls": [{}]}, ".tool_calls[0].function", "function", id="half"
+        ),
+        pytest.param("hello", "", "hello", id="no object"),
     ],
 )
-def test_a_bad_message_is_named(message: Any, words: str) -> None:
+def test_a_bad_message_is_named(message: Any, place: str, words: str) -> None:
     error = refusal(ChatRequest, {"messages": [*HELLO, message]})
+    assert error.param == f"messages[1]{place}"
     assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "code"),
+    [
+        pytest.param({"response_format": {"type": "text", "x": 1}}, ".x", "unknown_parameter", id="of a member"),
+        pytest.param(
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}, "x": 1}},
+            ".x",
+            "unknown_parameter",
+            id="of the member that is called like a field",
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "x": 1}}},
+            ".json_schema.x",
+            "unknown_parameter",
+            id="of that field",
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_schema"}}, ".json_schema", "missing_required_parameter", id="missing"
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            ".json_schema.name",
+            "missing_required_parameter",
+            id="missing within",
+        ),
+        pytest.param({"structured_outputs": {}}, "", "invalid_value", id="an object that says nothing"),
+        pytest.param({"structured_outputs": {"json": 1}}, ".json", "invalid_value", id="a value"),
+        pytest.param({"stream_options": {"x": 1}}, ".x", "unknown_parameter", id="a name"),
+        pytest.param(
+            {"tools": [{"type": "function", "function": {"name": "f", "{field}": 1}}]},
+            "[0].function.{field}",
+            "unknown_parameter",
+            id="a name in braces",
+        ),
+    ],
+)
+def test_what_is_wrong_within_a_field_is_named_by_its_place(fields: dict[str, Any], place: str, code: str) -> None:
+    error = refusal(ChatRequest, {"messages": HELLO, **fields})
+    assert (error.param, error.code) == (next(iter(fields)) + place, code)
+
+
+BODIES: dict[type[Body], dict[str, Any]] = {
+    ChatRequest: {"messages": HELLO},
+    CompletionRequest: {"prompt": "a"},
+    ResponseRequest: {"input": "a"},
+    GenerateRequest: {"prompt": "a"},
+}
+
+
+@pytest.mark.parametrize("schema", BODIES)
+def test_every_generation_takes_an_older_name_that_says_nothing(schema: type[Body]) -> None:
+    parse(schema, json.dumps({**BODIES[schema], "guided_json": None}).encode())
+    assert "'structured_outputs'" in str(refusal(schema, {**BODIES[schema], "guided_json": {}}))
 
 
 def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
@@ -141,13 +212,24 @@ def test_what_is_not_served_is_refused_by_name(field: str, value: Any) -> None:
     assert f"'{field}' is not served; " in str(error)
 
 
-def test_values_that_ask_for_nothing_are_accepted() -> None:
-    chat(n=1, tools=[], tool_choice="none", response_format={"type": "text"}, logprobs=False, presence_penalty=0.0)
-    chat(logit_bias=None, frequency_penalty=0, store=False, modalities=["text"], top_logprobs=0)
-
-
-def test_fields_without_effect_are_accepted() -> None:
-    chat(user="u", metadata={"a": "b"}, service_tier="auto", safety_identifier="s", prompt_cache_key="k")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"n": 1, "stop": [], "stream": None}, id="of the answer"),
+        pytest.param({"tools": [], "tool_choice": "none", "parallel_tool_calls": True}, id="of tools"),
+        pytest.param({"response_format": {"type": "text"}, "modalities": ["text"]}, id="of its form"),
+        pytest.param({"presence_penalty": 0.0, "frequency_penalty": 0, "logit_bias": None}, id="of sampling"),
+        pytest.param({"logprobs": False, "top_logprobs": 0, "store": False}, id="of what comes beside it"),
+        pytest.param({"user": "u", "metadata": {"a": "b"}, "service_tier": "auto"}, id="without effect"),
+        pytest.param({"safety_identifier": "s", "prompt_cache_key": "k", "prediction": {}}, id="without effect, too"),
+    ],
+)
+def test_what_asks_for_nothing_changes_nothing(serve: Serve, fields: dict[str, Any]) -> None:
+    model = serve().service.model()
+    bare, body = chat(), chat(**fields)
+    assert model.open_chat(body) == model.open_chat(bare)
+    assert model.sampling(body, 5, param="messages") == model.sampling(bare, 5, param="messages")
+    assert (body.num_choices, body.stop_strings, body.include_usage) == (1, (), False)
 
 
 def test_an_answer_may_be_sent_back_as_a_message() -> None:

@@ -15,7 +15,7 @@ def check_length(num_tokens: int, *, max_model_len: int, param: str = "prompt") 
     ``param``: the field that holds the prompt.
     """
     if num_tokens == 0:
-        raise RequestError("the prompt has no tokens; at least one is needed", param=param, code="invalid_value")
+        raise RequestError("the prompt has no tokens; at least one is needed", param=param)
     if num_tokens >= max_model_len:
         raise RequestError(
             f"the prompt has {num_tokens} tokens; max-model-len is {max_model_len} tokens for prompt and answer "
@@ -32,7 +32,6 @@ def check_vocabulary(token_ids: Sequence[int], *, vocab_size: int, param: str = 
         raise RequestError(
             f"{param!r} has the token id {wrong}; this model's ids go from 0 to {vocab_size - 1}",
             param=param,
-            code="invalid_value",
         )
 
 

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
-
-from strata.errors import RequestError
+from pydantic_core import PydanticCustomError
 
 # Names of fields, each with the values that ask for nothing.
 Unserved = Mapping[str, tuple[Any, ...]]
@@ -19,14 +18,26 @@ def _same(value: Any, neutral: Any) -> bool:
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
+def refused(message: str, *, field: str | None = None, code: str = "invalid_value") -> PydanticCustomError:
+    """What a check of an object raises, about all of it or one of its fields: parsing makes a RequestError of it that
+    says where the object stands. Checks of whole requests may raise that themselves."""
+    return PydanticCustomError("refused", "{message}", {"message": message, "field": field, "code": code})
+
+
 class Body(BaseModel):
-    """A JSON object whose fields are all known."""
+    """A JSON object whose fields are all known. Subclasses add to what their bases say of ``unserved`` fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     place: ClassVar[str] = "the request"  # how errors call this object
     unserved: ClassVar[Unserved] = {}
     instead: ClassVar[Mapping[str, str]] = {}  # of some of them: what to do
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.unserved = _inherited(cls, "unserved")
+        cls.instead = _inherited(cls, "instead")
 
     @model_validator(mode="before")
     @classmethod
@@ -37,15 +48,21 @@ class Body(BaseModel):
             if name in cls.unserved:
                 if not any(_same(value, neutral) for neutral in cls.unserved[name]):
                     advice = cls.instead.get(name, f"leave it out of {cls.place}")
-                    raise RequestError(f"{name!r} is not served; {advice}", param=name, code="unsupported_parameter")
+                    raise refused(f"{name!r} is not served; {advice}", field=name, code="unsupported_parameter")
             elif name not in _names(cls):
                 allowed = ", ".join(sorted(_names(cls)))
-                raise RequestError(
+                raise refused(
                     f"{name!r} is no known field of {cls.place}; the fields are: {allowed}",
-                    param=name,
+                    field=name,
                     code="unknown_parameter",
                 )
         return {name: value for name, value in data.items() if name not in cls.unserved}
+
+
+def _inherited(body: type[Body], table: str) -> dict[str, Any]:
+    """What all of a body's classes have in a table of theirs; the last one has the last word."""
+    classes = reversed(body.__mro__)
+    return {name: value for cls in classes for name, value in vars(cls).get(table, {}).items()}
 
 
 @lru_cache

@@ -90,7 +90,6 @@ def _variables(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
             raise RequestError(
                 f"{name!r} is no variable of this model's chat template; there are: {allowed}",
                 param="chat_template_kwargs",
-                code="invalid_value",
             )
     effort = body.reasoning_effort
     if effort is None:
@@ -100,7 +99,6 @@ def _variables(body: ChatRequest, template: ChatTemplate) -> dict[str, Any]:
             raise RequestError(
                 f"'reasoning_effort' is {effort!r}; for this model it must be one of: {', '.join(_EFFORTS)}",
                 param="reasoning_effort",
-                code="invalid_value",
             )
         return {"reasoning_effort": effort, **given}
     if "enable_thinking" in template.variables:

@@ -32,7 +32,7 @@ def describe(error: StrataError) -> tuple[int, dict[str, Any]]:
         case UnknownModelError():
             return 404, error_body(message, "invalid_request_error", param=error.param, code=error.code)
         case RequestError():
-            status = _STATUS_OF_CODE.get(error.code or "", 400)
+            status = _STATUS_OF_CODE.get(error.code, 400)
             return status, error_body(message, "invalid_request_error", param=error.param, code=error.code)
         case NotReadyError():
             return 503, error_body(message, "service_unavailable_error", code="model_loading")

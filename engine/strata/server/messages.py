@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from strata.errors import RequestError
-from strata.server.body import Body, Unserved
+from strata.server.body import Body, Unserved, refused
 
 
 class TextPart(Body):
@@ -76,10 +75,10 @@ class ChatMessage(Body):
     @classmethod
     def _refuse_functions(cls, value: Any) -> Any:
         if value == "function":
-            raise RequestError(
+            raise refused(
                 "messages of the role 'function' are not served; OpenAI has replaced it: "
                 "use 'tool', with 'tool_call_id'",
-                param="messages",
+                code="unsupported_parameter",
             )
         return value
 
@@ -99,18 +98,21 @@ class ChatMessage(Body):
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         if self.tool_calls and self.role != "assistant":
-            raise RequestError(
-                f"a message of the role {self.role!r} has 'tool_calls'; only 'assistant' calls tools", param="messages"
+            raise refused(
+                f"a message of the role {self.role!r} has 'tool_calls'; only 'assistant' calls tools",
+                field="tool_calls",
             )
         if self.role == "tool" and self.tool_call_id is None:
-            raise RequestError(
-                "a message of the role 'tool' needs the 'tool_call_id' of the call that it answers", param="messages"
+            raise refused(
+                "a message of the role 'tool' needs the 'tool_call_id' of the call that it answers",
+                field="tool_call_id",
+                code="missing_required_parameter",
             )
         if self.content is None and not self.tool_calls:
-            raise RequestError(
+            raise refused(
                 f"a message of the role {self.role!r} has no content, or null; it must be a string or a list of text "
                 "parts (an assistant's message with 'tool_calls' needs none)",
-                param="messages",
+                field="content",
             )
         return self
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from strata.errors import RequestError
 from strata.server.body import Body
@@ -39,24 +41,50 @@ def parse(schema: type[Request], body: bytes) -> Request:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        raise refusal(schema, error) from None
+        raise refusal(schema, error, data) from None
 
 
-def refusal(schema: type[Body], error: ValidationError, *, at: str = "") -> RequestError:
-    """The first of pydantic's complaints, with what was given and what is allowed. ``at``: where the object stands."""
-    first = error.errors(include_url=False)[0]
+def refusal(schema: type[Body], error: ValidationError, data: dict[str, Any], *, at: str = "") -> RequestError:
+    """The first of pydantic's complaints about ``data``, with what was given and what is allowed. ``at``: where the
+    object stands."""
+    first = _first(error)
+    steps = [*_steps(first["loc"], data, first["input"])]
+    if first["type"] == "missing":
+        steps.append(first["loc"][-1])
+    elif first["type"] == "refused" and first["ctx"]["field"] is not None:
+        steps.append(first["ctx"]["field"])
     path = at
-    for step in first["loc"]:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    if first["type"] == "refused":
+        return RequestError(first["ctx"]["message"], param=path or None, code=first["ctx"]["code"])
     if first["type"] == "missing":
         return RequestError(f"{path!r} is missing; it is required", param=path, code="missing_required_parameter")
-    field = schema.model_fields.get(str(first["loc"][0])) if first["loc"] else None
-    allowed = field.description if field is not None and len(first["loc"]) == 1 else None
+    field = schema.model_fields.get(str(steps[0])) if len(steps) == 1 else None
+    allowed = field.description if field is not None else None
     if allowed is None:
         allowed = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
     else:
         allowed = f"it must be {allowed}"
-    return RequestError(f"{path!r} is {_shown(first['input'])}; {allowed}", param=path, code="invalid_value")
+    return RequestError(f"{path!r} is {_shown(first['input'])}; {allowed}", param=path)
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    """Of the complaints about the first field that is wrong, the one that goes deepest: a union has one for each kind
+    of value that it could be, and what was meant is what fits furthest."""
+    complaints = error.errors(include_url=False)
+    about_one = (complaint for complaint in complaints if complaint["loc"][:1] == complaints[0]["loc"][:1])
+    return max(about_one, key=lambda complaint: len(complaint["loc"]))
+
+
+def _steps(location: tuple[int | str, ...], data: Any, given: Any) -> Iterator[int | str]:
+    """The way from ``data`` to the value ``given`` in it, without pydantic's names for the members of unions."""
+    for step in location:
+        if data is given:
+            return
+        if isinstance(data, list) if isinstance(step, int) else isinstance(data, dict) and step in data:
+            data = data[step]
+            yield step
 
 
 def _shown(value: Any) -> str:

@@ -43,7 +43,7 @@ class StreamOptions(Body):
 class OpenAIRequest(Sampling):
     """What chat and text completions share."""
 
-    unserved: ClassVar[Unserved] = {**Sampling.unserved, "store": (None, False)}
+    unserved: ClassVar[Unserved] = {"store": (None, False)}
 
     n: NumChoices = None
     response_format: ResponseFormat | None = None
@@ -81,7 +81,6 @@ class ChatRequest(OpenAIRequest):
     """The body of ``POST /v1/chat/completions``."""
 
     unserved: ClassVar[Unserved] = {
-        **OpenAIRequest.unserved,
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
         "modalities": (None, ["text"]),
@@ -90,7 +89,6 @@ class ChatRequest(OpenAIRequest):
         "web_search_options": (None,),
     }
     instead: ClassVar[Mapping[str, str]] = {
-        **OpenAIRequest.instead,
         "functions": "OpenAI has replaced it: use 'tools'",
         "function_call": "OpenAI has replaced it: use 'tool_choice'",
     }
@@ -155,10 +153,7 @@ Prompt = NonEmpty | Annotated[list[TokenId], Field(min_length=1)]
 class CompletionRequest(OpenAIRequest):
     """The body of ``POST /v1/completions``."""
 
-    unserved: ClassVar[Unserved] = {
-        **OpenAIRequest.unserved,
-        "suffix": (None, ""),
-    }
+    unserved: ClassVar[Unserved] = {"suffix": (None, "")}
 
     prompt: Prompt | list[Prompt] = Field(
         description="a string, a list of token ids, or a list of several of one of these; none of them empty"

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.body import Body
+from strata.server.body import Body, refused
 
 # A schema of 50 KB with 800 patterns compiles in 20 ms, 20,000 alternatives of a grammar in 0.8 s (2 Zen 4 cores).
 MAX_GRAMMAR_BYTES = 64 << 10
@@ -70,10 +70,7 @@ class StructuredOutputs(Body):
     def _check_one(self) -> Self:
         given = [value for value in (self.json_, self.regex, self.choice, self.grammar) if value is not None]
         if len(given) != 1:
-            raise RequestError(
-                f"'structured_outputs' has {len(given)} fields; give one of json, regex, choice, grammar",
-                param="structured_outputs",
-            )
+            raise refused(f"'structured_outputs' has {len(given)} fields; give one of json, regex, choice, grammar")
         return self
 
 
@@ -110,7 +107,6 @@ def bounded(grammar: Grammar, *, param: str) -> Grammar:
         raise RequestError(
             f"{param!r} has {num_bytes} bytes; at most {MAX_GRAMMAR_BYTES} are allowed, shorten it",
             param=param,
-            code="invalid_value",
         )
     return grammar
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError, model_validator
 
 from strata.errors import RequestError
-from strata.server.body import Body, Unserved
+from strata.server.body import Body, Unserved, refused
 from strata.server.parse import refusal
 
 
@@ -27,7 +27,7 @@ class TextPart(Body):
         kind = value.get("type") if isinstance(value, dict) else None
         if not str(kind).endswith("_text"):
             message = f"a part of 'content' has the type {kind!r}; only texts are served, e.g. 'input_text'"
-            raise RequestError(message, param="input", code="unsupported_parameter")
+            raise refused(message, field="type", code="unsupported_parameter")
         return value
 
 
@@ -105,7 +105,7 @@ def read_item(value: Any, index: int) -> InputItem:
     try:
         return _KINDS[kind].model_validate(value)
     except ValidationError as error:
-        raise refusal(_KINDS[kind], error, at=f"input[{index}]") from None
+        raise refusal(_KINDS[kind], error, value, at=f"input[{index}]") from None
 
 
 def to_messages(items: Iterable[InputItem]) -> list[dict[str, Any]]:
