@@ -82,7 +82,7 @@ def test_without_a_card_this_machine_s_memory_counts(capsys: pytest.CaptureFixtu
     assert found["dtypes"]["int4"]["fit"]["fits"] is True
     assert "the CPU computes" in found["assumptions"][0]
     little = as_json(capsys, "builtin://smollm2-135m", "--dtype", "int4", "--ram-gib", "0.1")
-    assert "are needed of host memory" in little["dtypes"]["int4"]["fit"]["problem"]
+    assert "cpu has not the memory for one sequence of" in little["dtypes"]["int4"]["fit"]["problem"]
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
 from strata.config import DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
-from strata.errors import OptionError
+from strata.errors import HardwareError, OptionError
 from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.estimate import estimate
 from strata.plan.fit import HOST_SHARE, Fit, Machine, fit
-from strata.plan.memory import kv_token_bytes
+from strata.plan.memory import DeviceMemory, MemoryPlan, kv_token_bytes, plan_memory
+from strata.plan.parts import weight_parts
 from strata.plan.speed import Rates, Shares
 from tests.plan.configs import public
 
@@ -47,6 +49,7 @@ def test_a_model_that_fits_leaves_host_memory_alone() -> None:
     assert (found.ram_experts, found.disk_experts) == (0, 0)
     assert found.shares == Shares(1, 0, 0)
     assert found.kv == 8192 * kv_token_bytes(public("qwen3-30b-a3b"), 2)
+    assert (found.num_whole_seqs, found.shortage) == (1, None)
     assert (
         found.free == found.capacity - found.shared - found.kv - found.workspace - found.slots * found.parts.expert > 0
     )
@@ -73,22 +76,51 @@ def test_a_cpu_reads_everything_from_its_memory() -> None:
     found = place("qwen3-30b-a3b", vram_gib=None, ram_gib=32)
     assert found.problem is None
     assert (found.slots, found.ram_experts) == (found.parts.num_experts, 0)
-    assert found.capacity == int(32 * GIB * HOST_SHARE)
+    assert found.capacity == 32 * GIB
     too_small = place("qwen3-30b-a3b", vram_gib=None, ram_gib=16)
     assert too_small.problem is not None
-    assert "are needed of host memory" in too_small.problem
+    assert too_small.problem.startswith("cpu has not the memory for one sequence of max_model_len 8192")
+
+
+@pytest.mark.parametrize("vram_gib", [None, 24])
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b"])
+def test_what_fits_is_what_the_engine_serves(name: str, vram_gib: float | None) -> None:
+    """From where nothing fits to where all sequences are whole; experts beyond a card are not served yet."""
+    config, model = settings(num_seqs=16), public(name)
+    weight_bytes = math.ceil(weight_parts(model, "int4").total)
+
+    def served(memory: DeviceMemory) -> MemoryPlan | str:
+        try:
+            return plan_memory(model, config, memory=memory, weight_bytes=weight_bytes, element_bytes=2)
+        except HardwareError as error:
+            return str(error)
+
+    outcomes = set()
+    for size in (4, 5.5, 8, 16, 18, 20, 24, 40, 64):
+        memory = DeviceMemory("cpu" if vram_gib is None else "cuda", int(size * GIB), int(size * GIB))
+        found = place(name, vram_gib=vram_gib and size, ram_gib=size, config=config)
+        plan = served(memory)
+        if isinstance(plan, str):
+            outcomes.add("nothing")
+            assert found.problem == plan or (vram_gib and found.slots < found.parts.num_experts)
+        else:
+            outcomes.add("whole" if found.shortage is None else "some")
+            assert found.problem is None
+            assert found.slots == found.parts.num_experts
+            assert (found.num_kv_tokens, found.capacity) == (plan.num_kv_tokens, plan.capacity_bytes)
+    assert outcomes == {"nothing", "some", "whole"}
 
 
 def fits_with(config: EngineConfig) -> bool:
-    return place("qwen3-8b", config=config).problem is None
+    return place("qwen3-8b", config=config).shortage is None
 
 
-def test_advice_names_the_largest_settings_that_fit() -> None:
+def test_advice_names_the_largest_settings_with_which_all_sequences_are_whole() -> None:
     asked = settings(max_model_len=40960, num_seqs=8)
-    problem = place("qwen3-8b", config=asked).problem
-    assert problem is not None
-    match = re.search(r"What fits: max_model_len (\d+), or max_num_seqs (\d+), or [\d.]+ GiB more$", problem)
-    assert match is not None, problem
+    shortage = place("qwen3-8b", config=asked).shortage
+    assert shortage is not None
+    match = re.search(r"All of them: max_model_len (\d+), or max_num_seqs (\d+), or more memory$", shortage)
+    assert match is not None, shortage
     length, num_seqs = int(match[1]), int(match[2])
 
     def changed(**values: int) -> EngineConfig:
@@ -103,7 +135,7 @@ def test_advice_names_the_largest_settings_that_fit() -> None:
 def test_weights_that_do_not_fit_ask_for_another_dtype_or_more_memory() -> None:
     problem = place("qwen3-8b", vram_gib=4).problem
     assert problem is not None
-    assert re.search(r"What fits: [\d.]+ GiB more$", problem)
+    assert re.search(r"What fits: [\d.]+ GiB more for Strata on the card$", problem)
     problem = place("qwen3-8b", vram_gib=12, config=replace(settings(), dtype="bf16")).problem
     assert problem is not None
     assert "What fits: dtype int8, or " in problem
@@ -140,6 +172,14 @@ def test_one_leg_is_slower_than_both() -> None:
         assert bound.pcie_only is not None
         assert bound.cpu_only is not None
         assert bound.pcie_only.tokens_per_second < bound.cpu_only.tokens_per_second < bound.best.tokens_per_second
+
+
+def test_no_more_sequences_decode_than_the_cache_holds() -> None:
+    found = estimate(public("qwen3-8b"), settings(max_model_len=40960, num_seqs=8), Machine(24 * GIB, None, RATES))
+    short, long = found.bounds
+    assert (short.context, short.num_seqs) == (1024, 8)
+    assert (long.context, long.num_seqs) == (40960, found.fit.num_whole_seqs)
+    assert 1 <= long.num_seqs < 8
 
 
 def test_no_bound_is_given_for_what_does_not_fit() -> None:

@@ -18,7 +18,7 @@ from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.estimate import Estimate, estimate
 from strata.plan.fit import HOST_SHARE, Machine
 from strata.plan.hardware import available_memory
-from strata.plan.memory import format_bytes
+from strata.plan.memory import CPU_KV_SHARE, format_bytes
 from strata.plan.speed import Rates
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
         ram = format_bytes(machine.ram_bytes or 0)
         rate = f"{rates.device / 1e9:.0f} GB/s"
         return [
-            f"the CPU computes and reads {ram} of RAM, of which {HOST_SHARE:.0%} may be filled, at {rate}",
+            f"the CPU computes and reads {ram} of RAM at {rate}; of what the weights leave, the KV cache takes up to "
+            f"{CPU_KV_SHARE:.0%}",
             bytes_only,
         ]
     card = find_card(arguments.gpu)

@@ -19,6 +19,7 @@ class Bound:
     ``cpu_only`` serve misses over one, None where nothing is missed."""
 
     context: int
+    num_seqs: int  # decoding together: those asked for, or as many as the KV cache holds at that length
     best: Roofline
     pcie_only: Roofline | None
     cpu_only: Roofline | None
@@ -57,8 +58,7 @@ def estimate(
     shares = _with_hits(placed.shares, hit_share)
     contexts = sorted({min(SHORT_CONTEXT, placed.max_model_len), placed.max_model_len})
     bounds = tuple(
-        _bound(model, placed.parts, machine.rates, shares, context, config.scheduler.max_num_seqs)
-        for context in contexts
+        _bound(model, placed.parts, machine.rates, shares, context, placed.seqs_at(context)) for context in contexts
     )
     return Estimate(config.dtype, placed, bounds)
 
@@ -75,9 +75,10 @@ def _bound(model: ModelConfig, parts: WeightParts, rates: Rates, shares: Shares,
     step = step_bytes(model, parts, context=context, num_seqs=num_seqs, element_bytes=KV_BYTES)
     best = roofline(step, rates, shares)
     if not shares.ram:
-        return Bound(context, best, None, None)
+        return Bound(context, num_seqs, best, None, None)
     return Bound(
         context,
+        num_seqs,
         best,
         pcie_only=roofline(step, replace(rates, cpu=0.0), shares) if rates.pcie else None,
         cpu_only=roofline(step, replace(rates, pcie=0.0), shares) if rates.cpu else None,

@@ -1,17 +1,20 @@
 """What lies where: weights, KV cache and experts over VRAM, host memory and disk; what to change if they do not fit.
 
-Everything but the routed experts must be in the memory of the device that computes, KV cache and workspace beside it.
-What is left of a card takes experts, each in a slot. If that is not all of them, VRAM is a cache and host memory holds
-every expert; what host memory does not hold is read from disk.
+The engine's own rule (``plan.memory``) says what fits. Everything but the routed experts must be in the memory of the
+device that computes, KV cache and workspace beside it. What is left of a card takes experts, each in a slot. If that is
+not all of them, VRAM is a cache and host memory holds every expert; what host memory does not hold is read from disk.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 from strata.config import EngineConfig, ModelConfig
-from strata.plan.advice import find_ways
-from strata.plan.memory import format_bytes, kv_token_bytes, resolve_max_model_len, workspace_bytes
+from strata.plan.advice import Fits, Way, find_ways
+from strata.plan.memory import DeviceMemory, MemoryPlan, explain, size_memory
 from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.speed import Rates, Shares
 
@@ -21,16 +24,26 @@ HOST_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a model is planned for. ``vram_bytes`` None: a CPU computes. ``ram_bytes`` None: as much as is needed."""
+    """What a model is planned for. ``vram_bytes`` None: a CPU computes. ``ram_bytes``: what is free; None, which goes
+    with a card alone: as much as is needed."""
 
     vram_bytes: int | None
     ram_bytes: int | None
     rates: Rates
 
+    @property
+    def memory(self) -> DeviceMemory:
+        """Of the device that computes."""
+        if self.vram_bytes is not None:
+            return DeviceMemory("cuda", self.vram_bytes, self.vram_bytes)
+        assert self.ram_bytes is not None, "a machine without a card computes in its RAM"
+        return DeviceMemory("cpu", self.ram_bytes, self.ram_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Bytes in the computing device's memory and beside it. ``max_model_len`` tokens for each of ``num_seqs``."""
+    """Bytes in the computing device's memory and beside it, for ``num_seqs`` sequences of ``max_model_len`` tokens, of
+    which the KV cache holds ``num_whole_seqs`` at once."""
 
     parts: WeightParts
     capacity: int  # that Strata may fill of the device's memory
@@ -41,12 +54,19 @@ class Fit:
     ram_experts: int  # of those that host memory holds for the card
     disk_experts: int
     max_model_len: int
+    num_kv_tokens: int
     num_seqs: int
+    num_whole_seqs: int
     problem: str | None  # why it does not fit, and what to change
+    shortage: str | None  # where it does: why not all sequences can be whole at once, and what to change
 
     @property
     def free(self) -> int:
         return int(self.capacity - self.shared - self.kv - self.workspace - self.slots * self.parts.expert)
+
+    def seqs_at(self, context: int) -> int:
+        """Of the sequences asked for, those of ``context`` tokens that the KV cache holds at once."""
+        return min(self.num_seqs, self.num_kv_tokens // context)
 
     @property
     def shares(self) -> Shares:
@@ -67,55 +87,79 @@ def fit(
     expert_format: str | None = None,
     element_bytes: int,
 ) -> Fit:
-    """Place the model in ``config.dtype`` for ``max_num_seqs`` sequences of ``max_model_len`` tokens.
+    """Place the model in ``config.dtype`` for ``max_num_seqs`` sequences of ``max_model_len`` tokens, of which at least
+    one must fit.
 
     ``expert_format``: see ``weight_parts``. ``element_bytes``: of KV cache and activations. Raises OptionError for a
     ``max_model_len`` beyond the checkpoint's positions.
     """
-    on_card = machine.vram_bytes is not None
-    length, num_seqs = resolve_max_model_len(model, config), config.scheduler.max_num_seqs
+    memory, weights = machine.memory, cache(lambda dtype: weight_parts(model, dtype, expert_format))
 
-    def kv_bytes(changed: EngineConfig) -> int:
-        tokens = changed.scheduler.max_num_seqs * resolve_max_model_len(model, changed)
-        return tokens * kv_token_bytes(model, element_bytes)
+    def size(changed: EngineConfig, *, with_experts: bool) -> MemoryPlan:
+        parts = weights(changed.dtype)
+        held = math.ceil(parts.total if with_experts else parts.shared)
+        return size_memory(model, changed, memory, held, element_bytes)
 
-    def needed(changed: EngineConfig) -> int:
-        weights = parts if changed.dtype == config.dtype else weight_parts(model, changed.dtype, expert_format)
-        held = weights.shared if on_card else weights.total
-        return int(held) + kv_bytes(changed) + workspace_bytes(model, changed, element_bytes)
-
-    def capacity(changed: EngineConfig) -> int:
-        if machine.vram_bytes is not None:
-            return int(machine.vram_bytes * changed.device.gpu_memory_utilization)
-        return needed(changed) if machine.ram_bytes is None else int(machine.ram_bytes * HOST_SHARE)
-
-    parts = weight_parts(model, config.dtype, expert_format)
-    problem = None
-    if (short := needed(config) - capacity(config)) > 0:
-        ways = find_ways(config, lambda changed: needed(changed) <= capacity(changed), max_model_len=length)
-        listed = [" and ".join(map(str, way)) for way in ways] + [f"{format_bytes(short, round_up=True)} more"]
-        problem = (
-            f"{format_bytes(needed(config))} are needed {'on the card' if on_card else 'of host memory'}, and Strata "
-            f"may fill {format_bytes(capacity(config))}. What fits: {', or '.join(listed)}"
-        )
-    shared, kv, workspace = int(parts.shared), kv_bytes(config), workspace_bytes(model, config, element_bytes)
-    left = max(0, capacity(config) - shared - kv - workspace)
-    slots = min(parts.num_experts, int(left // parts.expert)) if parts.num_experts else 0
+    plan = size(config, with_experts=True)
+    holds_all = plan.fits or memory.device == "cpu"
+    if not holds_all:
+        plan = size(config, with_experts=False)
+    parts = weights(config.dtype)
+    slots = _slots(parts, plan)
     ram = disk = 0
-    if on_card and slots < parts.num_experts:
-        held = parts.num_experts if machine.ram_bytes is None else int(machine.ram_bytes * HOST_SHARE // parts.expert)
-        ram = min(parts.num_experts, held)
+    if slots < parts.num_experts and memory.device == "cuda":
+        ram = _host_experts(parts, machine.ram_bytes)
         disk = parts.num_experts - ram
+    resize = partial(size, with_experts=holds_all)
     return Fit(
         parts,
-        capacity(config),
-        shared,
-        kv,
-        workspace,
+        plan.capacity_bytes,
+        int(parts.shared),
+        plan.kv_bytes,
+        plan.workspace_bytes,
         slots,
         ram_experts=ram,
         disk_experts=disk,
-        max_model_len=length,
-        num_seqs=num_seqs,
-        problem=problem,
+        max_model_len=plan.max_model_len,
+        num_kv_tokens=plan.num_kv_tokens,
+        num_seqs=config.scheduler.max_num_seqs,
+        num_whole_seqs=plan.num_whole_seqs,
+        problem=None if plan.fits else explain(plan, config, _ways(config, plan, lambda c: resize(c).fits)),
+        shortage=_shortage(config, plan, resize) if plan.fits else None,
     )
+
+
+def _slots(parts: WeightParts, plan: MemoryPlan) -> int:
+    """Experts for which the plan leaves room."""
+    if not parts.num_experts:
+        return 0
+    left = max(0, plan.capacity_bytes - int(parts.shared) - plan.kv_bytes - plan.workspace_bytes)
+    return min(parts.num_experts, int(left // parts.expert))
+
+
+def _host_experts(parts: WeightParts, ram_bytes: int | None) -> int:
+    """Experts that host memory holds."""
+    if ram_bytes is None:
+        return parts.num_experts
+    return min(parts.num_experts, int(ram_bytes * HOST_SHARE // parts.expert))
+
+
+def _shortage(config: EngineConfig, plan: MemoryPlan, resize: Callable[[EngineConfig], MemoryPlan]) -> str | None:
+    """What would let all sequences be whole at once; None where they are."""
+
+    def holds_all(changed: EngineConfig) -> bool:
+        sized = resize(changed)
+        return sized.fits and sized.num_whole_seqs >= changed.scheduler.max_num_seqs
+
+    if holds_all(config):
+        return None
+    ways = [" and ".join(map(str, way)) for way in _ways(config, plan, holds_all)]
+    return (
+        f"the KV cache holds {plan.num_kv_tokens} tokens, {plan.num_whole_seqs} of {config.scheduler.max_num_seqs} "
+        f"sequences of {plan.max_model_len}; others wait, or are computed again. All of them: "
+        f"{', or '.join([*ways, 'more memory'])}"
+    )
+
+
+def _ways(config: EngineConfig, plan: MemoryPlan, fits: Fits) -> list[Way]:
+    return find_ways(config, fits, max_model_len=plan.max_model_len)

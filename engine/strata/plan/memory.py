@@ -69,7 +69,12 @@ class MemoryPlan:
     @property
     def holds_one_sequence(self) -> bool:
         """Whether the KV cache holds ``max_model_len`` tokens."""
-        return self.num_kv_tokens >= self.max_model_len
+        return self.num_whole_seqs >= 1
+
+    @property
+    def num_whole_seqs(self) -> int:
+        """Sequences of ``max_model_len`` that the KV cache holds at once."""
+        return self.num_blocks // math.ceil(self.max_model_len / self.block_size)
 
     @property
     def fits(self) -> bool:
@@ -156,12 +161,12 @@ def plan_memory(
     ``weight_bytes``: what the weights, in ``config.dtype``, take of the memory. Raises HardwareError when it does not
     fit, OptionError when ``num_kv_tokens`` is less than one sequence of ``max_model_len``; both say what would.
     """
-    plan = _size(model, config, memory, weight_bytes, element_bytes)
+    plan = size_memory(model, config, memory, weight_bytes, element_bytes)
     if plan.fits:
         return plan
     ways = advise(model, config, memory=memory, weight_bytes=weight_bytes, element_bytes=element_bytes)
     if plan.holds_one_sequence:
-        raise HardwareError(f"{_shortage(plan, config)}. {_what_fits(plan, ways)}")
+        raise HardwareError(explain(plan, config, ways))
     too_few = f"num_kv_tokens is {config.cache.num_kv_tokens}, less than max_model_len {plan.max_model_len}"
     if ways:
         raise OptionError(f"{too_few}. {_what_fits(plan, ways)}")
@@ -183,15 +188,15 @@ def advise(
             # In proportion to the store: kernels may keep more than that.
             share = weight_parts(model, changed.dtype).total / weight_parts(model, config.dtype).total
             weights = math.ceil(weight_bytes * share)
-        return _size(model, changed, memory, weights, element_bytes)
+        return size_memory(model, changed, memory, weights, element_bytes)
 
     return find_ways(config, lambda changed: size(changed).fits, max_model_len=size(config).max_model_len)
 
 
-def _size(
+def size_memory(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
-    """The plan, whether it fits or not."""
+    """What ``plan_memory`` judges: the plan, whether it fits or not."""
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes)
@@ -206,6 +211,11 @@ def _size(
     return MemoryPlan(
         model, memory.device, capacity, weight_bytes, workspace, element_bytes, num_blocks, block_size, length
     )
+
+
+def explain(plan: MemoryPlan, config: EngineConfig, ways: list[Way]) -> str:
+    """Why a plan does not fit, and what would."""
+    return f"{_shortage(plan, config)}. {_what_fits(plan, ways)}"
 
 
 def _shortage(plan: MemoryPlan, config: EngineConfig) -> str:

@@ -51,7 +51,8 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
         _row(f"{memory}", [estimate.dtype for estimate in estimates]),
         _bytes_row("may be filled", estimates, lambda e: e.fit.capacity),
         _bytes_row("weights without experts", estimates, lambda e: e.fit.shared),
-        _bytes_row(f"KV cache, {first.num_seqs} x {first.max_model_len} tokens", estimates, lambda e: e.fit.kv),
+        _bytes_row("KV cache", estimates, lambda e: e.fit.kv),
+        _row(f"  sequences of {first.max_model_len} tokens", [_whole(e) for e in estimates]),
         _bytes_row("workspace", estimates, lambda e: e.fit.workspace),
     ]
     if estimates[0].parts.num_experts:
@@ -66,6 +67,7 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
             )
     lines.append(_bytes_row("disk: the store", estimates, lambda e: e.parts.total))
     lines += [f"{e.dtype} does not fit: {e.fit.problem}." for e in estimates if e.fit.problem]
+    lines += [f"{e.dtype}: {e.fit.shortage}." for e in estimates if e.fit.shortage]
     return lines
 
 
@@ -78,6 +80,8 @@ def speed_table(estimates: Sequence[Estimate], num_seqs: int) -> list[str]:
     for index in range(max(len(e.bounds) for e in fitting)):
         bounds = [e.bounds[index] for e in fitting]
         lines.append(_row(f"at {bounds[0].context} tokens of context", [_rate(b.best) for b in bounds]))
+        if any(bound.num_seqs < num_seqs for bound in bounds):
+            lines.append(_row("  at once, for want of KV cache", [str(b.num_seqs) for b in bounds]))
         if any(bound.pcie_only for bound in bounds):
             lines.append(_row("  misses over PCIe alone", [_rate(b.pcie_only) for b in bounds]))
             lines.append(_row("  misses on the CPU alone", [_rate(b.cpu_only) for b in bounds]))
@@ -115,6 +119,7 @@ def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
 def _bound_dict(bound: Bound) -> dict[str, Any]:
     return {
         "context": bound.context,
+        "num_seqs": bound.num_seqs,
         "tokens_per_second": bound.best.tokens_per_second,
         "seconds": bound.best.seconds,
         "limit": bound.best.limit,
@@ -134,6 +139,10 @@ def _bytes_row(name: str, estimates: Sequence[Estimate], size: Callable[[Estimat
 def _experts(estimate: Estimate) -> str:
     slots, num_experts = estimate.fit.slots, estimate.parts.num_experts
     return f"{slots} ({100 * slots // num_experts} %)"
+
+
+def _whole(estimate: Estimate) -> str:
+    return f"{min(estimate.fit.num_whole_seqs, estimate.fit.num_seqs)} of {estimate.fit.num_seqs}"
 
 
 def _left(estimate: Estimate) -> str:
