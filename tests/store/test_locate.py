@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from strata.store.convert import convert
 from strata.store.locate import default_cache_dir, resolve
 from strata.store.reader import Store
 from strata.store.sources.builtin import BUILTINS, builtin_path
+from strata.store.target import lock
 from tests.store.checkpoints import write_gguf, write_hf
 
 
@@ -52,9 +56,94 @@ def test_each_dtype_has_a_store_of_its_own(tmp_path: Path) -> None:
 def test_a_changed_checkpoint_is_converted_again(tmp_path: Path) -> None:
     source = write_hf(tmp_path / "m")
     first = resolve(str(source), "int4", tmp_path / "cache")
+    change(source)
+    assert resolve(str(source), "int4", tmp_path / "cache") != first
+
+
+def change(source: Path) -> None:
+    """Whatever an editor or a copy does to a checkpoint's time."""
     weights = source / "model.safetensors"
     os.utime(weights, ns=(0, weights.stat().st_mtime_ns + 1))
-    assert resolve(str(source), "int4", tmp_path / "cache") != first
+
+
+def names(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir()}
+
+
+def test_what_a_changed_checkpoint_was_leaves_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its older store of the same dtype, and what a killed conversion left; nothing of anybody else's."""
+    caplog.set_level(logging.INFO)
+    source, cache = write_hf(tmp_path / "m"), tmp_path / "cache"
+    first = resolve(str(source), "bf16", cache)
+    (cache / f".{first.name[:-3]}abc.partial" / "content").mkdir(parents=True)
+    (cache / f".{first.name[:-3]}def.removed").mkdir()
+    others = {resolve(str(source), "int8", cache), resolve(str(write_hf(tmp_path / "b" / "m")), "bf16", cache)}
+    change(source)
+    second = resolve(str(source), "bf16", cache)
+    assert names(cache) == {second.name, *(other.name for other in others)}
+    assert f"removed {first}: what it was made from has changed" in caplog.text
+
+
+def test_a_store_of_another_format_version_leaves_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, cache = write_hf(tmp_path / "m"), tmp_path / "cache"
+    for version in (1, 2):
+        monkeypatch.setattr("strata.store.manifest.FORMAT_VERSION", version)
+        monkeypatch.setattr("strata.store.locate.FORMAT_VERSION", version)
+        path = resolve(str(source), "bf16", cache)
+    assert names(cache) == {path.name}
+
+
+OPENS = """
+import sys
+from strata.store.reader import Store
+store = Store.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_that_a_process_has_open_stays_until_it_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    source, cache = write_hf(tmp_path / "m"), tmp_path / "cache"
+    first = resolve(str(source), "bf16", cache)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", OPENS, str(first)], **pipes) as reader:  # type: ignore[call-overload]
+        assert reader.stdout.readline() == b"open\n"
+        change(source)
+        second = resolve(str(source), "bf16", cache)
+        assert names(cache) == {first.name, second.name}
+        assert "a process has it open" in caplog.text
+        reader.communicate()
+    resolve(str(source), "bf16", cache)
+    assert names(cache) == {second.name}
+
+
+def test_what_another_process_makes_stays(tmp_path: Path) -> None:
+    source, cache = write_hf(tmp_path / "m"), tmp_path / "cache"
+    first = resolve(str(source), "bf16", cache)
+    other = cache / f"{first.name[:-3]}abc"
+    (cache / f".{other.name}.partial").mkdir()
+    with lock(other):
+        assert resolve(str(source), "bf16", cache) == first
+        assert names(cache) == {first.name, f".{other.name}.partial", f".{other.name}.lock"}
+
+
+def test_what_cannot_be_removed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, cache = write_hf(tmp_path / "m"), tmp_path / "cache"
+    first = resolve(str(source), "bf16", cache)
+    change(source)
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("strata.store.superseded.remove", refuse)
+    second = resolve(str(source), "bf16", cache)
+    assert names(cache) == {first.name, second.name}
+    assert f"cannot remove {first}, which is out of date: Permission denied" in caplog.text
 
 
 def test_a_link_to_a_checkpoint_is_the_checkpoint(tmp_path: Path) -> None:

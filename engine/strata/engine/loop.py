@@ -34,6 +34,7 @@ class EngineLoop:
 
     def __init__(self, store: Store, runner: Runner, config: EngineConfig) -> None:
         model = store.model_config
+        self._store = store  # stays open: the server reads its small files once this is ready
         self._runner = runner
         self._sampler = Sampler(model.vocab_size, runner.device)
         self.ready = EngineReady(

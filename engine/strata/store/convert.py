@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import strata
 from strata import quant
@@ -78,10 +79,20 @@ def convert(
 
 def is_store(path: Path) -> bool:
     """Whether the directory says that it is a store; it may still be damaged."""
+    return _manifest_table(path) is not None
+
+
+def is_current_store(path: Path) -> bool:
+    """Whether it also says that this Strata can read it."""
+    table = _manifest_table(path)
+    return isinstance(table, dict) and table.get("format_version") == manifests.FORMAT_VERSION
+
+
+def _manifest_table(path: Path) -> Any:
     try:
-        return manifests.KEY in json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
+        return json.loads((path / "config.json").read_text(encoding="utf-8"))[manifests.KEY]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _write(directory: Path, journal: Journal, source: Source, dtype: str, contents: Contents, progress: Phases) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from strata import quant
 from strata.errors import StorageError
-from strata.store.convert import convert, is_store
+from strata.store.convert import convert, is_current_store, is_store
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.progress import Phases, silent
 from strata.store.sources import obtain
 from strata.store.sources.hub import HubName
 from strata.store.sources.hub_cache import endpoint
+from strata.store.superseded import remove_superseded
 
 
 def resolve(
@@ -29,7 +30,8 @@ def resolve(
     cache_dir: where converted stores are kept; None is ``default_cache_dir()``. A checkpoint is converted once: the
     store's name depends on its files' paths, sizes and times, or on the commit that came from the Hub, on ``dtype``, on
     the store format and on what is recommended for a built-in model. refresh: ask the Hub for a newer commit even where
-    there is a store of an older one; otherwise that is taken, without the network. Raises what ``convert`` raises.
+    there is a store of an older one; otherwise that is taken, without the network. Older stores of the same source and
+    dtype are removed unless they are in use (see ``remove_superseded``). Raises what ``convert`` raises.
     """
     quant.target(dtype)
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
@@ -39,12 +41,14 @@ def resolve(
     found = obtain(source, progress)
     if is_store(found.path):
         return found.path
-    target = cache / f"{found.name}-{dtype}-{_digest(dtype, found.identity)}"
+    prefix = f"{found.name}-{dtype}-{_digest(found.source)[:8]}-"
+    target = cache / f"{prefix}{_digest(FORMAT_VERSION, dtype, found.identity)}"
     try:
         if not is_store(target):
             convert(found, target, dtype, progress=progress, reuse=True)
         if name is not None:
             _point(cache / _latest(name, dtype), target)
+        remove_superseded(target, prefix)
     except StorageError as error:
         raise StorageError(
             f"{error}. Converted models are kept in {cache}; set STRATA_CACHE_DIR to a directory with room, or give a "
@@ -56,7 +60,7 @@ def resolve(
 def converted(name: HubName, dtype: str, cache: Path) -> Path | None:
     """The store of what a name on the Hub stood for when it was last asked for; None where there is none."""
     latest = cache / _latest(name, dtype)
-    return latest.resolve() if is_store(latest) else None
+    return latest.resolve() if is_current_store(latest) else None
 
 
 def default_cache_dir() -> Path:
@@ -85,4 +89,4 @@ def _point(link: Path, target: Path) -> None:
 
 
 def _digest(*facts: object) -> str:
-    return hashlib.sha256(repr((FORMAT_VERSION, *facts)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from strata.quant.base import Tensor
 from strata.store import manifest as manifests
 from strata.store.files import read_json, read_json_if_there
 from strata.store.layout import ExpertLayout, Weight, part_bytes
+from strata.store.lease import Lease
 from strata.store.manifest import Manifest
 from strata.store.progress import Progress, counter
 from strata.store.shard import altered, read_blob, read_blobs, read_shared, torch_dtype
@@ -26,13 +27,14 @@ GENERATION_FILE = "generation_config.json"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A converted model on disk. Opening imports no torch and reads no weights."""
+    """A converted model on disk. Opening imports no torch and reads no weights; an open one is not removed."""
 
     path: Path
     model_config: ModelConfig
     generation_config: Mapping[str, Any]  # the keys of generation_config.json; empty where there is none
     eos_token_ids: tuple[int, ...]  # of both configurations: chat models often name the end of a turn in the second
     manifest: Manifest
+    _lease: Lease = field(repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path | str) -> Store:
@@ -41,6 +43,7 @@ class Store:
         Raises CheckpointError naming the file that is missing, truncated or of an unknown version.
         """
         path = Path(path)
+        lease = Lease(path)
         origin = path / "config.json"
         if not origin.is_file():
             raise CheckpointError(f"{path} is not a store: it has no config.json. A model is {ACCEPTED}")
@@ -69,7 +72,7 @@ class Store:
         generation_config = read_json_if_there(path / GENERATION_FILE)
         more = token_ids(generation_config, "eos_token_id", origin=str(path / GENERATION_FILE))
         eos_token_ids = tuple(dict.fromkeys(config.eos_token_ids + more))
-        return cls(path, config, generation_config, eos_token_ids, manifest)
+        return cls(path, config, generation_config, eos_token_ids, manifest, lease)
 
     @property
     def dtype(self) -> str:

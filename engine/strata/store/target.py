@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from strata.errors import CheckpointError, StorageError
@@ -20,6 +20,7 @@ from strata.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
+PARTIAL = ".partial"  # ending of a directory in the making, and of what a killed maker left
 _POLL_SECONDS = 0.2  # between two looks at a lock that another process holds
 
 
@@ -93,8 +94,22 @@ def discard(target: Path) -> None:
         shutil.rmtree(path)
 
 
+def discard_abandoned(target: Path) -> None:
+    """Remove what makers of ``target`` left, unless one is at work."""
+
+    def give_up(_: int) -> None:
+        raise _HeldError
+
+    with suppress(_HeldError), lock(target, give_up):
+        discard(target)
+
+
+class _HeldError(Exception):
+    """Another process holds the lock."""
+
+
 def _partial_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
+    return target.with_name(f".{target.name}{PARTIAL}")
 
 
 def _acquire(descriptor: int, target: Path, waiting: Callable[[int], None]) -> None:

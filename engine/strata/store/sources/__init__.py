@@ -35,6 +35,7 @@ class Obtained:
     """A checkpoint on this machine."""
 
     name: str  # for people
+    source: tuple[object, ...]  # what stays the same when its content changes
     path: Path
     identity: tuple[object, ...]  # what its content depends on: a conversion is good as long as this is the same
     generation_config: Mapping[str, Any]  # recommended where the checkpoint has none of its own
@@ -48,12 +49,18 @@ def obtain(source: str, progress: Phases = silent) -> Obtained:
     name = HubName.parse(source)
     if name is not None:
         fetched = fetch(name, progress)
-        return Obtained(name.repo.split("/")[1], fetched.path, (name.repo, fetched.commit, name.file), {})
+        identity = (name.repo, fetched.commit, name.file)
+        return Obtained(name.repo.split("/")[1], (name.repo, name.file), fetched.path, identity, {})
     path = source_path(source)
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
     recommendation = recommended(source)
-    identity = (tuple(files), tuple(sorted(recommendation.items())))
-    return Obtained(path.resolve().name.removesuffix(".gguf"), path, identity, recommendation)
+    return Obtained(
+        name=path.resolve().name.removesuffix(".gguf"),
+        source=(str(path.resolve()), bool(recommendation)),
+        path=path,
+        identity=(tuple(files), tuple(sorted(recommendation.items()))),
+        generation_config=recommendation,
+    )
 
 
 def source_files(path: Path) -> list[Path]:
