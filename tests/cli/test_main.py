@@ -20,6 +20,7 @@ from strata.cli import main as main_module
 from strata.cli.main import TERMINATION_LOG_BYTES, build_parser, main
 from strata.cli.serve_options import engine_config
 from strata.cli.version import revision
+from strata.config.model_name import ACCEPTED
 from strata.doctor.packages import EXTRAS
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
@@ -73,6 +74,17 @@ def test_every_option_is_explained_with_its_default() -> None:
             assert action.help, f"strata {name}: {action.dest} has no help"
             if action.option_strings and not action.required and "same, as an option" not in action.help:
                 assert action.dest in ("help",) or "default" in action.help, f"strata {name}: {action.dest}"
+
+
+def test_every_command_of_a_model_names_it_alike() -> None:
+    """The argument and the option, the revision on the Hub, and one wording of what a model is."""
+    modelless = {"chat", "version", "bench", "bench serve"}
+    for name, parser in commands().items():
+        options = {option for action in parser._actions for option in action.option_strings}
+        assert ("--revision" in options) == (name not in modelless), name
+        if name not in modelless:
+            argument = next(action for action in parser._actions if action.dest == "source_argument")
+            assert str(argument.help).endswith(ACCEPTED), name
 
 
 def test_every_command_has_an_example() -> None:
@@ -198,6 +210,10 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["bench", "perplexity", "m"], "--text"),
         pytest.param(["bench", "perplexity", "m", "--text", "t", "--window", "1"], "a whole number of 2 or more"),
         pytest.param(["plan"], "no model given"),
+        pytest.param(["doctor", "a/b", "--model", "c/d"], "two models given"),
+        pytest.param(["doctor", "--revision", "v1"], "--revision 'v1' is given without a model"),
+        pytest.param(["bench", "decode", "m", "--revision", "v1"], "is for models on the Hub, ORG/NAME; 'm'"),
+        pytest.param(["bench", "serve", "--api-key", "k"], "--api-key k: not known to 'strata bench'"),
         pytest.param(["plan", "m", "--dtype", "int3"], "choose from"),
         pytest.param(["chatt"], "invalid choice: 'chatt'"),
         pytest.param([], "COMMAND"),

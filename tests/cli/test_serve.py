@@ -20,9 +20,10 @@ from strata.cli.main import build_parser
 from strata.cli.serve import default_name, ready_message
 from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
+from strata.config.model_name import BuiltinName
 from strata.engine.fake import FakeEngine
 from strata.server.service import Service
-from strata.store.sources import source_path
+from strata.store.sources.builtin import builtin_path
 from tests.cli.conftest import COMMAND, Server, running_server
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
 
@@ -190,7 +191,7 @@ def no_model(directory: Path) -> tuple[str, str]:
 
 
 def cut_gguf(directory: Path) -> tuple[str, str]:
-    with source_path(BUILTIN).open("rb") as whole:
+    with builtin_path(BuiltinName("smollm2-135m")).open("rb") as whole:
         (directory / "cut.gguf").write_bytes(whole.read(4 << 20))
     return str(directory / "cut.gguf"), "cut.gguf"
 

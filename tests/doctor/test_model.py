@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from strata.config.model_name import BuiltinName
 from strata.doctor.examine import examine
 from strata.doctor.finding import Finding, Level
 from strata.doctor.model import check_model
@@ -128,7 +129,7 @@ def test_a_model_on_the_hub_is_judged_by_its_config(hub: Hub, checkpoint: Path) 
 
 
 def test_a_gguf_on_the_hub_is_looked_at_once_it_is_here(hub: Hub) -> None:
-    data = builtin_path("builtin://smollm2-135m").read_bytes()
+    data = builtin_path(BuiltinName("smollm2-135m")).read_bytes()
     hub.repo("acme/tiny-GGUF").commit({"tiny-Q4_1.gguf": data, "tiny-Q8_0.gguf": b"another"})
     unseen = found("acme/tiny-GGUF:Q4_1")
     assert list(unseen) == ["model"]

@@ -11,11 +11,12 @@ from tokenizers import Tokenizer
 
 from strata.bench import perplexity
 from strata.config import DeviceConfig, EngineConfig, SchedulerConfig
+from strata.config.model_name import BuiltinName
 from strata.runner.runner import Runner
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.store.locate import resolve
 from strata.store.reader import Store
-from strata.store.sources import source_path
+from strata.store.sources.builtin import builtin_path
 from tests.models import tiny
 from tests.models.gguf_reference import smollm2
 
@@ -32,7 +33,7 @@ def token_ids() -> list[int]:
 
 @pytest.fixture(scope="module")
 def reference() -> Any:
-    return smollm2(source_path(SOURCE))
+    return smollm2(builtin_path(BuiltinName("smollm2-135m")))
 
 
 @pytest.fixture(scope="module")

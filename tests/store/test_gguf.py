@@ -13,6 +13,7 @@ import torch
 
 from strata import quant
 from strata.config import read_hf_config
+from strata.config.model_name import BuiltinName
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.plan.shape import check
 from strata.quant import QuantizedTensor
@@ -249,7 +250,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 
 
 def test_the_built_in_model_is_whole_and_keeps_its_grid() -> None:
-    path = builtin_path("builtin://smollm2-135m")
+    path = builtin_path(BuiltinName("smollm2-135m"))
     source = GGUFSource(path)
     model = read_hf_config(source.config, origin=str(path))
     assert (model.num_layers, model.hidden_size, model.num_heads, model.num_kv_heads) == (30, 576, 9, 3)

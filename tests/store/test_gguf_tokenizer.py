@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers.integrations.gguf import convert_gguf_tokenizer
 
+from strata.config.model_name import BuiltinName
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.store.sources.builtin import builtin_path
 from strata.store.sources.gguf_file import GGUFFile
@@ -38,7 +39,7 @@ ODD_TEXTS = [
 @pytest.fixture(scope="module")
 def smollm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, dict[str, Any]]:
     directory = tmp_path_factory.mktemp("smollm")
-    path = builtin_path("builtin://smollm2-135m")
+    path = builtin_path(BuiltinName("smollm2-135m"))
     write(GGUFFile(path).metadata, directory, origin=str(path))
     config = json.loads((directory / "tokenizer_config.json").read_text())
     return Tokenizer.from_file(str(directory / "tokenizer.json")), config
@@ -126,7 +127,7 @@ def test_words_by_case_are_cut_where_capitals_begin(tmp_path: Path) -> None:
 # Texts whose Unicode is composed already: the library's reading composes none.
 @pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "gpt-4o", "tekken"])
 def test_gives_the_ids_of_the_library(tmp_path: Path, pre: str) -> None:
-    path = builtin_path("builtin://smollm2-135m")
+    path = builtin_path(BuiltinName("smollm2-135m"))
     metadata = GGUFFile(path).metadata | {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False}
     write(metadata, tmp_path, origin=str(path))
     ours = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from strata.config.model_name import BuiltinName
 from strata.errors import CheckpointError, OptionError, StorageError
 from strata.store.convert import convert
 from strata.store.locate import default_cache_dir, resolve
@@ -232,7 +233,7 @@ def test_a_built_in_comes_with_its_publishers_sampling(tmp_path: Path, monkeypat
 
 
 def test_the_built_in_model_is_found() -> None:
-    assert builtin_path("builtin://smollm2-135m").suffix == ".gguf"
+    assert builtin_path(BuiltinName("smollm2-135m")).suffix == ".gguf"
 
 
 @pytest.mark.parametrize("name", ["builtin://", "builtin://smollm2", "builtin://SmolLM2-135M"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from strata.cli import bench_serve
 from strata.cli.arguments import require, whole
-from strata.cli.options import add_device, add_dtype, add_source, source
+from strata.cli.options import add_device, add_dtype, add_revision, add_source, source
 from strata.cli.progress import Progress
 from strata.engine import logs
 
@@ -68,6 +68,7 @@ def _add_kind(
     parser = kinds.add_parser(name, help=about, description=f"Measures {about}.", epilog=f"example:\n{EXAMPLES[name]}")
     parser.set_defaults(run=_run)
     add_source(parser, "MODEL", "--model")
+    add_revision(parser)
     add_dtype(parser)
     add_device(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")

@@ -23,6 +23,7 @@ EPILOG = f"""examples:
   strata bench serve --mix 1:64:64 --concurrency 1 --requests 8 --json
 
 Requests are streamed and go on to their number of tokens. Ctrl-C ends the measurement and reports what there is.
+{API_KEY} holds the key for a server that asks for one.
 """
 
 
@@ -38,7 +39,6 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     server = parser.add_argument_group("server")
     server.add_argument("--url", default=DEFAULT_URL, help=f"where it is, with or without /v1 (default: {DEFAULT_URL})")
     server.add_argument("--model", metavar="NAME", help="name of the model (default: the server's first)")
-    server.add_argument("--api-key", metavar="KEY", help=f"its API key (default: ${API_KEY}, if set)")
     server.add_argument(
         "--endpoint",
         choices=("completions", "chat"),
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.bench.serve.mix import parse_mix
     from strata.bench.serve.report import INTERRUPTED, has_matplotlib, save
 
-    api_key = arguments.api_key or os.environ.get(API_KEY)
+    api_key = os.environ.get(API_KEY)
     options = sweep.ServeOptions(
         url=arguments.url,
         model=arguments.model,

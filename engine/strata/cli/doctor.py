@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from strata.cli.options import SOURCES, add_dtype
+from strata.cli.options import add_dtype, add_revision, add_source, source_if_given
 
 EPILOG = """examples:
   strata doctor
@@ -26,7 +26,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=f"a model to check as well: {SOURCES}")
+    add_source(parser, "MODEL", "--model", about="a model to check as well: ")
+    add_revision(parser)
     add_dtype(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON (default: lines)")
 
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.doctor.examine import examine
     from strata.doctor.finding import Level, lines
 
-    findings = examine(arguments.model, arguments.dtype)
+    findings = examine(source_if_given(arguments), arguments.dtype)
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:

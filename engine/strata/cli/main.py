@@ -9,22 +9,24 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import strata
 from strata.cli import bench, chat, convert, doctor, fetch, plan, serve, version
 from strata.cli.arguments import Parser
+from strata.config.model_name import ACCEPTED
 from strata.errors import OptionError, StrataError, UsageError
 
 TERMINATION_LOG_BYTES = 4096  # what Kubernetes keeps of it
 
-EPILOG = """first steps:
+EPILOG = f"""first steps:
   strata doctor                               what this machine can do, and what is missing
   strata plan CONFIG --gpu rtx4090            whether a model fits a card, and how fast it can be
   strata serve builtin://smollm2-135m         a small model that comes along, at http://127.0.0.1:8000
   strata chat "Why is the sky blue?"          ask the server
   strata bench serve                          load it, and see tok/s and latencies
 
-MODEL is everywhere a store (made by 'strata convert'), a Hugging Face directory, a .gguf file, or builtin://NAME.
+{fill(f"MODEL is everywhere {ACCEPTED}.", 120)}
 'strata COMMAND --help' says what a command takes, with examples; docs/cli.md explains all of it.
 """
 

@@ -8,29 +8,40 @@ from dataclasses import replace
 from strata.cli.arguments import whole
 from strata.config import EngineConfig
 from strata.config.engine import DEVICES, DTYPES
+from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.errors import OptionError
-from strata.store.sources.hub import HubName
 
 # The key for a server that asks for one: in a variable, since other users of the machine see options.
 API_KEY = "STRATA_API_KEY"
 DEFAULTS = EngineConfig(model="")
-SOURCES = "a store, a checkpoint directory, a .gguf file, builtin://NAME, or ORG/NAME on the Hugging Face Hub"
 
 
-def add_source(parser: argparse.ArgumentParser, metavar: str, option: str) -> None:
-    """MODEL as an argument, and as an option for those who like that better."""
-    parser.add_argument("source_argument", nargs="?", metavar=metavar, help=SOURCES)
+def add_source(parser: argparse.ArgumentParser, metavar: str, option: str, *, about: str = "") -> None:
+    """MODEL as an argument, and as an option for those who like that better. ``about``: before what it may be."""
+    parser.add_argument("source_argument", nargs="?", metavar=metavar, help=f"{about}{ACCEPTED}")
     parser.add_argument(option, dest="source_option", metavar=metavar, help="the same, as an option")
 
 
 def source(arguments: argparse.Namespace) -> str:
     """What ``add_source`` read, with the revision that ``add_revision`` did. Raises OptionError unless both make sense
     together and the model is given once."""
+    name = source_if_given(arguments)
+    if name is None:
+        raise OptionError(f"no model given; name one: {ACCEPTED}")
+    return name
+
+
+def source_if_given(arguments: argparse.Namespace) -> str | None:
+    """As ``source``; None where no model is given."""
     given = [name for name in (arguments.source_argument, arguments.source_option) if name]
-    if len(given) != 1:
-        raise OptionError(f"{'two models' if given else 'no model'} given; name one: {SOURCES}")
-    name = str(given[0])
     revision = getattr(arguments, "revision", None)
+    if len(given) > 1:
+        raise OptionError(f"two models given; name one: {ACCEPTED}")
+    if not given:
+        if revision is not None:
+            raise OptionError(f"--revision {revision!r} is given without a model; name one on the Hub, ORG/NAME")
+        return None
+    name = str(given[0])
     return name if revision is None else _pinned(name, revision)
 
 
@@ -44,15 +55,15 @@ def add_revision(parser: argparse._ActionsContainer) -> None:
 
 
 def _pinned(name: str, revision: str) -> str:
-    found = HubName.parse(name)
-    if found is None:
+    found = parse_name(name)
+    if not isinstance(found, HubName):
         raise OptionError(f"--revision is for models on the Hub, ORG/NAME; {name!r} is none, or a path here")
     if found.revision is not None:
         raise OptionError(f"two revisions given: {found.revision!r} in the model's name, and --revision {revision!r}")
-    pinned = str(replace(found, revision=revision))
-    if HubName.parse(pinned) is None:
+    pinned = replace(found, revision=revision)
+    if parse_name(str(pinned)) != pinned:
         raise OptionError(f"--revision {revision!r} is no branch, tag or commit")
-    return pinned
+    return str(pinned)
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:

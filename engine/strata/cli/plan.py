@@ -13,6 +13,7 @@ from strata.cli.arguments import positive, require, share, whole
 from strata.cli.options import DEFAULTS, add_revision, add_source, source
 from strata.config import ModelConfig, SchedulerConfig
 from strata.config.engine import DTYPES
+from strata.config.model_name import HubName, parse_name
 from strata.errors import OptionError
 from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.estimate import Estimate, estimate
@@ -33,9 +34,9 @@ EPILOG = f"""examples:
   strata plan Qwen/Qwen3-30B-A3B --gpu rtx3090 --pcie 3.0x16 --dram-gbps 60
   strata plan model.gguf --gpu rtx4090 --ram-gib 64 --dtype int4 --concurrency 8 --max-model-len 8192 --json
 
-MODEL is a directory with a config.json (weights need not be there), a config.json, a store, a .gguf file, builtin://NAME,
-or ORG/NAME on the Hugging Face Hub, from which only config.json is fetched; a GGUF there must be here already (strata
-fetch). tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'.
+MODEL may also be a config.json, or a directory with one and no weights. From the Hub only config.json is fetched; a
+GGUF there must be here already (strata fetch). tok/s are bounds from the bytes that a step moves, not promises; measure
+with 'strata bench'.
 
 cards: {", ".join(CARDS)}
 """
@@ -117,11 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print tables, or JSON."""
     from strata.plan.tables import as_dict, fit_table, parts_table, speed_table
     from strata.store.peek import peek
-    from strata.store.sources.hub import HubName
 
     machine = _machine(arguments)
     name = source(arguments)
-    if HubName.parse(name) is not None:
+    if isinstance(parse_name(name), HubName):
         require("huggingface-hub", "gguf", "numpy")
     elif not name.endswith(".json") and not Path(name, "config.json").is_file():
         require("gguf", "numpy")

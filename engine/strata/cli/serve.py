@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from strata.cli.arguments import require
 from strata.cli.serve_options import DEFAULT_HOST, DEFAULT_PORT, add_options, engine_config
 from strata.config import EngineConfig
+from strata.config.model_name import BuiltinName, HubName, LocalName, parse_name
 from strata.engine import logs
 from strata.errors import OptionError
-from strata.store.sources.hub import HubName
 
 if TYPE_CHECKING:
     from strata.server.app import Access
@@ -122,12 +122,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def default_name(model: str) -> str:
-    """A Hub repository's name, or the last part of a path or builtin:// address, without ``.gguf``."""
-    hub = HubName.parse(model)
-    if hub is not None:
-        return hub.repo
-    name = PurePath(model.removeprefix("builtin://")).name
-    return name.removesuffix(".gguf") or model
+    """A Hub repository's or a built-in model's name, or the last part of a path without ``.gguf``."""
+    match parse_name(model):
+        case HubName(repo=repo):
+            return repo
+        case BuiltinName(name=name):
+            return name
+        case LocalName(path=path):
+            return PurePath(path).name.removesuffix(".gguf") or path
 
 
 def ready_message(service: Service, listener: socket.socket, *, needs_key: bool) -> str:

@@ -45,7 +45,7 @@ class SchedulerConfig:
 class EngineConfig:
     """Everything the engine process needs to start. Picklable."""
 
-    model: str  # a store, a checkpoint directory, a .gguf file, or builtin://NAME
+    model: str  # as the user names it; see strata.config.model_name
     dtype: Literal["bf16", "int8", "int4"] = "int4"
     device: DeviceConfig = field(default_factory=DeviceConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from strata.config import EngineConfig, ModelConfig
+from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.doctor.finding import Finding, Level, fail, ok, warn
 from strata.doctor.host import check_disk
 from strata.errors import HardwareError, StrataError, UnfetchedError
@@ -19,12 +20,10 @@ from strata.store.files import load_tokenizer, read_json_if_there
 from strata.store.locate import converted
 from strata.store.peek import peek_at
 from strata.store.reader import Store
-from strata.store.sources import Source, obtain, open_source
-from strata.store.sources.hub import CONFIG, HubName, fetch_shape
+from strata.store.sources import Source, open_source, source_path
+from strata.store.sources.hub import CONFIG, fetch_shape
 
-CHECKPOINT_ADVICE = (
-    "fetch or copy the files again, and give a store, a checkpoint directory, a .gguf file or builtin://"
-)
+CHECKPOINT_ADVICE = f"fetch or copy the files again; a model is {ACCEPTED}"
 
 
 def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> Iterator[Finding]:
@@ -33,13 +32,13 @@ def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> I
     ``memory``: of what would run it. ``cache``: where it would be converted to.
     """
     try:
-        name = HubName.parse(source)
-        path = obtain(source).path if name is None else converted(name, dtype, cache) or fetch_shape(name)
+        name = parse_name(source)
+        path = converted(name, dtype, cache) or fetch_shape(name) if isinstance(name, HubName) else source_path(name)
         if is_store(path):
             yield from _store(Store.open(path), memory)
             return
         found = peek_at(path)
-        if name is not None and path.name == CONFIG:
+        if isinstance(name, HubName) and path.name == CONFIG:
             yield ok("model", f"on the Hub, only {CONFIG} was looked at: {_about(found.model)}")
         else:
             yield from _checkpoint(open_source(path), found.model)

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 from strata import quant
+from strata.config.model_name import HubName, parse_name
 from strata.errors import StorageError
 from strata.store.convert import convert, is_current_store, is_store
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.progress import Phases, silent
 from strata.store.sources import obtain
-from strata.store.sources.hub import HubName
 from strata.store.sources.hub_cache import endpoint
 from strata.store.superseded import remove_superseded
 
@@ -35,8 +35,8 @@ def resolve(
     """
     quant.target(dtype)
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
-    name = HubName.parse(source)
-    if name is not None and not refresh and (known := converted(name, dtype, cache)) is not None:
+    name = parse_name(source)
+    if isinstance(name, HubName) and not refresh and (known := converted(name, dtype, cache)) is not None:
         return known
     found = obtain(source, progress)
     if is_store(found.path):
@@ -46,7 +46,7 @@ def resolve(
     try:
         if not is_store(target):
             convert(found, target, dtype, progress=progress, reuse=True)
-        if name is not None:
+        if isinstance(name, HubName):
             _point(cache / _latest(name, dtype), target)
         remove_superseded(target, prefix)
     except StorageError as error:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata.config import ModelConfig, read_hf_config
+from strata.config.model_name import HubName, parse_name
 from strata.plan.shape import Role, needed
 from strata.store.files import read_json
 from strata.store.manifest import KEY, Manifest
 from strata.store.sources import open_source, source_path
-from strata.store.sources.hub import HubName, fetch_shape
+from strata.store.sources.hub import fetch_shape
 
 PACKED = "mxfp4"  # the bit format that is kept when a checkpoint is converted
 
@@ -33,8 +34,8 @@ def peek(source: str) -> Peek:
     Raises CheckpointError when it is none of these or is damaged, UnsupportedModelError for an architecture that Strata
     does not run, and what ``strata.store.sources.hub.fetch_shape`` raises.
     """
-    name = HubName.parse(source)
-    return peek_at(source_path(source) if name is None else fetch_shape(name))
+    name = parse_name(source)
+    return peek_at(fetch_shape(name) if isinstance(name, HubName) else source_path(name))
 
 
 def peek_at(path: Path) -> Peek:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from strata.config import ModelConfig, read_hf_config, token_ids
+from strata.config.model_name import ACCEPTED
 from strata.errors import CheckpointError
 from strata.plan.shape import check, expert_name, needed
 from strata.quant import QuantizedTensor
@@ -19,7 +20,6 @@ from strata.store.lease import Lease
 from strata.store.manifest import Manifest
 from strata.store.progress import Progress, counter
 from strata.store.shard import altered, read_blob, read_blobs, read_shared, torch_dtype
-from strata.store.sources import ACCEPTED
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 GENERATION_FILE = "generation_config.json"

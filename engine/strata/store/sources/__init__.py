@@ -8,25 +8,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from strata.config.model_name import ACCEPTED, BuiltinName, HubName, LocalName, parse_name
 from strata.errors import CheckpointError
 from strata.store.files import read_json
 from strata.store.progress import Phases, silent
-from strata.store.sources.base import ACCEPTED, Source
-from strata.store.sources.builtin import SCHEME, builtin_path, recommended
+from strata.store.sources.base import Source
+from strata.store.sources.builtin import builtin_path, recommended
 from strata.store.sources.gguf_parts import part_paths
-from strata.store.sources.hub import HubName, fetch
+from strata.store.sources.hub import fetch
 
 
-def source_path(source: str) -> Path:
-    """The existing file or directory behind what the user gave; raises CheckpointError with what is accepted."""
-    if source.startswith(SCHEME):
-        return builtin_path(source)
+def source_path(name: BuiltinName | LocalName) -> Path:
+    """The existing file or directory behind a name; raises CheckpointError with what is accepted."""
+    if isinstance(name, BuiltinName):
+        return builtin_path(name)
     try:
-        path = Path(source).expanduser()
+        path = Path(name.path).expanduser()
         path.stat()
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such home; ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CheckpointError(f"{source!r} is no model: {reason}. A model is {ACCEPTED}") from error
+        raise CheckpointError(f"{name.path!r} is no model: {reason}. A model is {ACCEPTED}") from error
     return path
 
 
@@ -46,14 +47,14 @@ def obtain(source: str, progress: Phases = silent) -> Obtained:
 
     Raises CheckpointError with what is accepted, and what ``strata.store.sources.hub.fetch`` raises.
     """
-    name = HubName.parse(source)
-    if name is not None:
+    name = parse_name(source)
+    if isinstance(name, HubName):
         fetched = fetch(name, progress)
         identity = (name.repo, fetched.commit, name.file)
         return Obtained(name.repo.split("/")[1], (name.repo, name.file), fetched.path, identity, {})
-    path = source_path(source)
+    path = source_path(name)
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
-    recommendation = recommended(source)
+    recommendation = recommended(name) if isinstance(name, BuiltinName) else {}
     return Obtained(
         name=path.resolve().name.removesuffix(".gguf"),
         source=(str(path.resolve()), bool(recommendation)),
@@ -99,4 +100,4 @@ def _found(path: Path) -> str:
     return f"it holds {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}" if names else "it is empty"
 
 
-__all__ = ["ACCEPTED", "Obtained", "Source", "obtain", "open_source", "recommended", "source_path"]
+__all__ = ["Obtained", "Source", "obtain", "open_source", "source_path"]

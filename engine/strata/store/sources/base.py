@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strata.quant.base import QuantizedTensor, Tensor
-from strata.store.sources.builtin import SCHEME
 
 WHOLE = slice(None)
-
-ACCEPTED = (
-    "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
-    f"{SCHEME}NAME, or a model on the Hugging Face Hub (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf, "
-    "ORG/NAME:Q4_K_M)"
-)
 
 # Reads a stored tensor: of one that is stacked over experts the part of one, and of that some rows.
 Read = Callable[[int | None, slice], Tensor | QuantizedTensor]

