@@ -332,8 +332,8 @@ def test_a_load_that_stalls_ends_with_the_reason(strata: Strata, tmp_path: Path)
     result = strata("serve", BUILTIN, "--port", "0", "--load-stall-seconds", "0.01")
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("strata: error: loading moved no bytes for 0.01 s")
-    assert "loading moved no bytes" in (tmp_path / "last-words").read_text()
+    assert last.startswith("strata: error: loading got no further for 0.01 s")
+    assert "loading got no further" in (tmp_path / "last-words").read_text()
 
 
 @pytest.mark.parametrize(
