@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +35,27 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     tokenizer.save(str(directory / "tokenizer.json"))
     return directory
+
+
+def test_a_text_is_encoded_beside_other_threads(store: Path) -> None:
+    tokenizer, begun, order = Tokenizer(store), threading.Event(), list[str]()
+
+    def encode() -> None:
+        begun.set()
+        tokenizer.encode("hello world " * 10_000, add_special_tokens=False)
+        order.append("encoded")
+
+    thread = threading.Thread(target=encode)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # seconds: another thread goes on only when this one unlocks the interpreter
+    try:
+        thread.start()
+        begun.wait()
+        order.append("meanwhile")
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert order == ["meanwhile", "encoded"]
 
 
 def test_a_character_in_several_tokens_comes_out_whole(store: Path) -> None:

@@ -40,7 +40,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; ``add_special_tokens`` puts what the checkpoint wants around a bare text (mostly its BOS)."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # ``encode`` does the same with the interpreter locked: in a thread it would hold up every other one.
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
