@@ -350,6 +350,32 @@ def test_a_long_body_is_checked_beside_the_event_loop(serve: Serve, monkeypatch:
     assert [thread == loop for thread in threads] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("messages", "is_long"),
+    [
+        pytest.param([{"role": "user", "content": "hello"}], False, id="a word"),
+        pytest.param([{"role": "user", "content": "hello " * 2000}], True, id="a long text"),
+        pytest.param([{"role": "user", "content": ""}] * 500, True, id="many messages without a word"),
+    ],
+)
+def test_a_long_conversation_is_tokenised_in_a_thread(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, messages: list[Any], is_long: bool
+) -> None:
+    threads = []
+    encode = Tokenizer.encode
+
+    def spy(self: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+        threads.append(threading.get_ident())
+        return encode(self, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode", spy)
+    served = serve(max_model_len=100_000)
+    assert served.client.portal is not None
+    loop = served.client.portal.call(lambda: _call(threading.get_ident))
+    assert served.chat(messages=messages).status_code == 200
+    assert [thread != loop for thread in threads] == [is_long]
+
+
 def test_unknown_routes_and_methods_say_what_there_is(serve: Serve) -> None:
     client = serve().client
     assert "/v1/chat/completions" in error_of(client.post("/v1/embeddings", json={}), 404)["message"]

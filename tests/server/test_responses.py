@@ -186,7 +186,7 @@ def test_an_answer_and_its_result_go_back_as_items(qwen: Callable[..., Served]) 
 )
 def test_items_become_messages(items: list[Any], roles: list[str]) -> None:
     body = parse(ResponseRequest, json.dumps({"input": items}).encode())
-    assert [message.role for message in body.to_chat().messages] == roles
+    assert [message.role for message in body.chat.messages] == roles
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,7 @@ def test_items_become_messages(items: list[Any], roles: list[str]) -> None:
         pytest.param({"tool_choice": "required"}, "tool_choice", "no 'tools'", id="a choice of nothing"),
         pytest.param({"tool_choice": {"type": "function"}}, "tool_choice", '"required"', id="half a choice"),
         pytest.param({"max_output_tokens": 5000}, "max_output_tokens", "max-model-len", id="beyond the context"),
+        pytest.param({"max_tokens": 5000}, "max_tokens", "'max_tokens' is 5000", id="beyond it by a chat's name"),
         pytest.param({"reasoning": {"effort": "vast"}}, "reasoning.effort", "'high'", id="an unknown effort"),
         pytest.param({"max_completion_tokens": 5}, "max_completion_tokens", "max_output_tokens", id="a chat's field"),
     ],

@@ -15,6 +15,12 @@ from strata.server.schemas import ChatRequest, CompletionRequest, GenerateReques
 from tests.server.conftest import Serve
 
 HELLO = [{"role": "user", "content": "hello"}]
+BODIES: dict[type[Body], dict[str, Any]] = {
+    ChatRequest: {"messages": HELLO},
+    CompletionRequest: {"prompt": "a"},
+    ResponseRequest: {"input": "a"},
+    GenerateRequest: {"prompt": "a"},
+}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
@@ -177,12 +183,22 @@ def test_what_is_wrong_within_a_field_is_named_by_its_place(fields: dict[str, An
     assert (error.param, error.code) == (next(iter(fields)) + place, code)
 
 
-BODIES: dict[type[Body], dict[str, Any]] = {
-    ChatRequest: {"messages": HELLO},
-    CompletionRequest: {"prompt": "a"},
-    ResponseRequest: {"input": "a"},
-    GenerateRequest: {"prompt": "a"},
-}
+def test_a_response_is_checked_as_a_chat_while_it_is_read() -> None:
+    """Long bodies are read in a thread; what is left for later would hold up every stream."""
+    body = {"input": "a", "max_tokens": 5, "max_output_tokens": 6}
+    error = refusal(ResponseRequest, body)
+    assert str(error).startswith("'max_tokens' is 5 and 'max_output_tokens' is 6")
+    assert error.param == "max_output_tokens"
+    form = {"type": "json_schema", "name": "n", "schema": {"description": "x" * (64 << 10)}}
+    error = refusal(ResponseRequest, {"input": "a", "text": {"format": form}})
+    assert str(error).startswith("'text.format' has")
+    assert error.param == "text.format"
+
+
+@pytest.mark.parametrize("schema", [ChatRequest, CompletionRequest, ResponseRequest])
+def test_stream_options_need_a_stream(schema: type[Body]) -> None:
+    parse(schema, json.dumps({**BODIES[schema], "stream": True, "stream_options": {}}).encode())
+    assert refusal(schema, {**BODIES[schema], "stream_options": {}}).param == "stream_options"
 
 
 @pytest.mark.parametrize("schema", BODIES)
@@ -259,10 +275,9 @@ def test_both_names_of_the_token_limit_work_unless_they_differ() -> None:
     assert "6" in str(error)
 
 
-def test_stream_options_need_a_stream() -> None:
+def test_usage_comes_at_the_end_of_a_stream_that_asks_for_it() -> None:
     assert chat(stream=True, stream_options={"include_usage": True}).include_usage
-    error = refusal(ChatRequest, {"messages": HELLO, "stream_options": {"include_usage": True}})
-    assert error.param == "stream_options"
+    assert not chat(stream=True, stream_options={}).include_usage
 
 
 def test_top_logprobs_need_logprobs() -> None:

@@ -9,7 +9,8 @@ import pytest
 import tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from tests.server.conftest import Serve
+from tests.server.chats import HELLO, WEATHER
+from tests.server.conftest import Serve, ServeFamily
 from tests.server.test_app import error_of
 
 Encode = Callable[[str], list[int]]
@@ -38,6 +39,28 @@ def test_a_conversation_becomes_the_tokens_of_its_chat(serve: Serve) -> None:
     assert tuple(answer["tokens"]) == served.engine.requests[0].prompt_token_ids
     text = served.client.post("/detokenize", json={"tokens": answer["tokens"]}).json()["prompt"]
     assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        pytest.param("qwen", {"tools": [WEATHER]}, id="tools"),
+        pytest.param("qwen", {"tools": [WEATHER], "tool_choice": "required"}, id="a call that is begun"),
+        pytest.param("qwen", {"reasoning_effort": "none"}, id="no thinking"),
+        pytest.param("harmony", {"reasoning_effort": "high"}, id="much thinking"),
+        pytest.param("qwen", {"chat_template_kwargs": {"enable_thinking": False}}, id="a variable"),
+        pytest.param("qwen", {"response_format": {"type": "json_object"}}, id="a form"),
+        pytest.param("harmony", {"structured_outputs": {"choice": ["a", "b"]}}, id="a form in vLLM's words"),
+    ],
+)
+def test_what_shapes_the_prompt_of_a_chat_shapes_it_here(
+    serve_family: ServeFamily, family: str, fields: dict[str, object]
+) -> None:
+    served = serve_family(family, "hello")
+    assert served.chat(**fields).status_code == 200
+    tokens = served.client.post("/tokenize", json={"messages": HELLO, **fields}).json()["tokens"]
+    assert tuple(tokens) == served.engine.requests[0].prompt_token_ids
+    assert tokens != served.client.post("/tokenize", json={"messages": HELLO}).json()["tokens"]
 
 
 def test_what_goes_around_a_prompt_can_be_left_out(serve: Serve, store: Path, tmp_path: Path) -> None:
@@ -75,6 +98,13 @@ def test_half_a_character_is_marked(serve: Serve, encode: Encode) -> None:
         pytest.param("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "both", id="both"),
         pytest.param("/tokenize", {"prompt": ["a"]}, "it must be a string", id="a list for a text"),
         pytest.param("/tokenize", {"messages": []}, "at least one message", id="no messages"),
+        pytest.param("/tokenize", {"prompt": "a", "tools": []}, "'tools' is of conversations", id="tools of a text"),
+        pytest.param(
+            "/tokenize",
+            {"messages": HELLO, "tool_choice": "required"},
+            "there are no 'tools'",
+            id="a choice of nothing",
+        ),
         pytest.param("/tokenize", {"prompt": "a", "n": 2}, "'n' is no known field", id="an unknown field"),
         pytest.param("/detokenize", {}, "'tokens' is missing", id="no tokens"),
         pytest.param("/detokenize", {"tokens": [300]}, "token id 300; this model's ids go from 0", id="unknown token"),

@@ -115,9 +115,10 @@ class ServedModel:
         limit = body.token_limit
         if limit is not None and limit > room:
             raise RequestError(
-                f"the prompt has {num_prompt_tokens} tokens and 'max_tokens' is {limit}, {num_prompt_tokens + limit} "
-                f"together; max-model-len is {self.max_model_len}, which leaves {room} for the answer",
-                param="max_tokens",
+                f"the prompt has {num_prompt_tokens} tokens and {body.limit_field!r} is {limit}, "
+                f"{num_prompt_tokens + limit} together; max-model-len is {self.max_model_len}, which leaves {room} for "
+                "the answer",
+                param=body.limit_field,
                 code="context_length_exceeded",
             )
         stop_token_ids = tuple(body.stop_token_ids or ())

@@ -105,6 +105,11 @@ class Sampling(Body):
         return self.max_tokens
 
     @property
+    def limit_field(self) -> str:
+        """The name under which it came."""
+        return "max_tokens"
+
+    @property
     def biases(self) -> tuple[tuple[int, float], ...]:
         """``logit_bias`` by token id."""
         return tuple((int(token_id), bias) for token_id, bias in (self.logit_bias or {}).items())

@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from strata.errors import RequestError
 from strata.request import Grammar
 from strata.server.body import Body, Unserved
 from strata.server.messages import ChatMessage
+from strata.server.openai_body import Effort, OpenAIBody, StreamOptions
 from strata.server.sampling import MaxTokens, NonEmpty, Sampling, TokenId
 from strata.server.structured import ResponseFormat, grammar_of
-from strata.server.tools import NamedChoice, Tool, ToolUse
+from strata.server.tools import ONE_COMPLAINT, NamedChoice, Tool, ToolUse
 
 MAX_CHOICES = 16  # of each prompt
 MAX_SEQUENCES = 128  # of one request: prompts times choices
@@ -31,37 +32,18 @@ NumChoices = Annotated[
 ]
 
 
-class StreamOptions(Body):
-    """``stream_options``."""
-
-    place = "'stream_options'"
+class CountedStreamOptions(StreamOptions):
+    """Those of completions."""
 
     include_usage: bool = False
-    include_obfuscation: bool = False  # OpenAI pads its chunks against eavesdroppers; here there is no padding
 
 
-class OpenAIRequest(Sampling):
+class OpenAIRequest(OpenAIBody, Sampling):
     """What chat and text completions share."""
-
-    unserved: ClassVar[Unserved] = {"store": (None, False)}
 
     n: NumChoices = None
     response_format: ResponseFormat | None = None
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    # Accepted and without effect on the answer.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-
-    @model_validator(mode="after")
-    def _check_stream_options(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise RequestError("'stream_options' is allowed only with \"stream\": true", param="stream_options")
-        return self
+    stream_options: CountedStreamOptions | None = None
 
     @cached_property
     def grammar(self) -> Grammar | None:
@@ -77,7 +59,18 @@ class OpenAIRequest(Sampling):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class ChatRequest(OpenAIRequest):
+class PromptOptions(Body):
+    """What shapes the prompt of a conversation beside its messages."""
+
+    tools: list[Tool] | None = None
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice | None, ONE_COMPLAINT] = Field(
+        None, description='"none", "auto", "required" or {"type": "function", "function": {"name": NAME}}'
+    )
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object: variables of the chat template")
+
+
+class ChatRequest(OpenAIRequest, PromptOptions):
     """The body of ``POST /v1/chat/completions``."""
 
     unserved: ClassVar[Unserved] = {
@@ -99,22 +92,8 @@ class ChatRequest(OpenAIRequest):
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_TOP_LOGPROBS, description=f"a whole number from 0 to {MAX_TOP_LOGPROBS}"
     )
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = Field(
-        None, description='"none", "auto", "required" or {"type": "function", "function": {"name": NAME}}'
-    )
     parallel_tool_calls: bool | None = Field(True, description="false ends an answer behind its first call")
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object: variables of the chat template")
     prediction: dict[str, Any] | None = None  # a hint that only saves time
-
-    @field_validator("tool_choice", mode="wrap")
-    @classmethod
-    def _check_tool_choice(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:  # one for each member of the union
-            raise ValueError("it is none of them") from None
 
     @model_validator(mode="after")
     def _check_tools(self) -> Self:
@@ -141,6 +120,10 @@ class ChatRequest(OpenAIRequest):
     @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def limit_field(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def num_logprobs(self) -> int | None:

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Encoding a longer text takes milliseconds, during which no other answer could be streamed: a thread does it.
 _LONG_TEXT = 8_000  # characters
+_MESSAGE = 40  # characters that the template writes around one, about; there may be many without a word
 
 AnyRequest = ChatRequest | CompletionRequest | GenerateRequest | ResponseRequest
 _Result = TypeVar("_Result")
@@ -148,7 +149,7 @@ class Service:
         """Tokenise and check against the model. Raises RequestError, NotReadyError, StoppingError, EngineError."""
         if isinstance(body, ResponseRequest):
             with body.own_words():
-                return await self._admit(body.to_chat(), arrived, "resp")
+                return await self._admit(body.chat, arrived, "resp")
         return await self._admit(body, arrived, "chatcmpl" if isinstance(body, ChatRequest) else "cmpl")
 
     async def _admit(self, body: ChatRequest | CompletionRequest | GenerateRequest, arrived: float, prefix: str) -> Job:
@@ -182,7 +183,10 @@ class Service:
             for prompt in range(len(prompts))
             for choice, sampling in enumerate(each_seeded(params[prompt], body.num_choices))
         ]
-        echo = [model.decode(prompt) for prompt in given for _ in range(body.num_choices)] if body.wants_echo else []
+        echo = []
+        if body.wants_echo:
+            texts = await _maybe_in_thread(lambda: [model.decode(prompt) for prompt in given], length)
+            echo = [text for text in texts for _ in range(body.num_choices)]
         return Job(
             job_id,
             tuple(requests),
@@ -271,7 +275,7 @@ class Service:
 
 
 async def _open_chat(model: ServedModel, chat: ChatRequest) -> tuple[tuple[int, ...], Opening]:
-    length = sum(len(message.text) for message in chat.messages)
+    length = sum(_MESSAGE + len(message.text) for message in chat.messages)
     # Tools are long, as agents send them.
     return await _maybe_in_thread(lambda: model.open_chat(chat), _LONG_TEXT + 1 if chat.tools else length)
 

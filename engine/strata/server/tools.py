@@ -8,12 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from strata.errors import RequestError
 from strata.request import Grammar
 from strata.server.body import Body
 from strata.server.structured import bounded
+
+
+def _complain_once(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:  # one for each member of the union
+        raise ValueError("it is none of them") from None
+
+
+ONE_COMPLAINT = WrapValidator(_complain_once)  # about a choice of several kinds
 
 MAX_DEPTH = 64  # of a schema; a nested object takes two
 
@@ -22,7 +32,7 @@ ToolName = Annotated[
 ]
 
 
-def check_parameters(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+def _check_parameters(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """A tool's schema. Raises ValueError unless it is that of an object, and one that can be walked through."""
     if schema is not None and schema.get("type", "object") != "object":
         raise ValueError('the arguments of a tool are an object: "type" must be "object"')
@@ -38,6 +48,9 @@ def _is_shallow(value: Any, depth: int) -> bool:
     return depth > 0 and all(_is_shallow(item, depth - 1) for item in items)
 
 
+Parameters = Annotated[dict[str, Any] | None, AfterValidator(_check_parameters)]  # a JSON schema
+
+
 class Function(Body):
     """A function that the client offers.
 
@@ -49,13 +62,8 @@ class Function(Body):
 
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None  # a JSON schema
+    parameters: Parameters = None
     strict: bool | None = None
-
-    @field_validator("parameters")
-    @classmethod
-    def _check_parameters(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        return check_parameters(value)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError, model_validator
 
 from strata.errors import RequestError
+from strata.server import messages as chat
 from strata.server.body import Body, Unserved, refused
+from strata.server.messages import ChatMessage, ToolCall
 from strata.server.parse import refusal
 
 
@@ -108,7 +110,7 @@ def read_item(value: Any, index: int) -> InputItem:
         raise refusal(_KINDS[kind], error, value, at=f"input[{index}]") from None
 
 
-def to_messages(items: Iterable[InputItem]) -> list[dict[str, Any]]:
+def to_messages(items: Iterable[InputItem]) -> list[ChatMessage]:
     """Chat messages: what an answer has thought, said and called, an item each, is one message of the assistant."""
     messages: list[dict[str, Any]] = []
     for item in items:
@@ -126,14 +128,14 @@ def to_messages(items: Iterable[InputItem]) -> list[dict[str, Any]]:
                 last["reasoning_content"] = _text(item.content or item.summary or [])
             case FunctionCall():
                 last = last if is_open else _begin_answer(messages)
-                function = {"name": item.name, "arguments": item.arguments}
-                last.setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
+                function = chat.FunctionCall(name=item.name, arguments=item.arguments)
+                last.setdefault("tool_calls", []).append(ToolCall(id=item.call_id, function=function))
             case FunctionCallOutput():
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
     for message in messages:
         if message["content"] is None and "tool_calls" not in message:
             message["content"] = ""  # an answer that was cut off while it was thought out
-    return messages
+    return [ChatMessage.model_validate(message) for message in messages]
 
 
 def _begin_answer(messages: list[dict[str, Any]]) -> dict[str, Any]:

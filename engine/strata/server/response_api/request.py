@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from strata.errors import RequestError
+from strata.server import structured, tools
 from strata.server.body import Body, Unserved
+from strata.server.messages import ChatMessage
+from strata.server.openai_body import Effort, OpenAIBody
 from strata.server.response_api.items import InputItem, read_item, to_messages
 from strata.server.sampling import MaxTokens, Sampling
 from strata.server.schemas import ChatRequest
 from strata.server.structured import ObjectFormat, TextFormat
-from strata.server.tools import ToolName, check_parameters
+from strata.server.tools import ONE_COMPLAINT, Parameters, ToolName
 
 _STATELESS = "nothing is kept between requests: send the whole conversation as 'input'"
 
@@ -32,13 +37,16 @@ class FunctionTool(Body):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None  # a JSON schema
+    parameters: Parameters = None
     strict: bool | None = None
 
-    @field_validator("parameters")
-    @classmethod
-    def _check_parameters(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        return check_parameters(value)
+    @property
+    def for_chat(self) -> tools.Tool:
+        """The same as a chat declares it."""
+        function = tools.Function(
+            name=self.name, description=self.description, parameters=self.parameters, strict=self.strict
+        )
+        return tools.Tool(type=self.type, function=function)
 
 
 class NamedChoice(Body):
@@ -48,6 +56,11 @@ class NamedChoice(Body):
 
     type: Literal["function"]
     name: str
+
+    @property
+    def for_chat(self) -> tools.NamedChoice:
+        """The same as a chat makes it."""
+        return tools.NamedChoice(type=self.type, function=tools.FunctionName(name=self.name))
 
 
 class SchemaFormat(Body):
@@ -60,6 +73,12 @@ class SchemaFormat(Body):
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
+
+    @property
+    def for_chat(self) -> structured.SchemaFormat:
+        """The same as a chat asks for it."""
+        named = structured.NamedSchema.model_validate(self.model_dump(exclude={"type"}, by_alias=True))
+        return structured.SchemaFormat(type=self.type, json_schema=named)
 
 
 class TextConfig(Body):
@@ -77,22 +96,13 @@ class ReasoningConfig(Body):
     place = "'reasoning'"
     unserved: ClassVar[Unserved] = {"summary": (None, "auto"), "generate_summary": (None, "auto")}
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: Effort | None = None
 
 
-class StreamOptions(Body):
-    """``stream_options``."""
-
-    place = "'stream_options'"
-
-    include_obfuscation: bool = False  # OpenAI pads its events against eavesdroppers; here there is no padding
-
-
-class ResponseRequest(Sampling):
-    """Fields in OpenAI's words; what they mean is said by the ``ChatRequest`` of ``to_chat``."""
+class ResponseRequest(OpenAIBody, Sampling):
+    """Fields in OpenAI's words; what they mean is said by the ``ChatRequest`` in ``chat``."""
 
     unserved: ClassVar[Unserved] = {
-        "store": (None, False),
         "previous_response_id": (None,),
         "conversation": (None,),
         "background": (None, False),
@@ -112,22 +122,13 @@ class ResponseRequest(Sampling):
     instructions: str | None = None
     max_output_tokens: MaxTokens = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = Field(
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice | None, ONE_COMPLAINT] = Field(
         None, description='"none", "auto", "required" or {"type": "function", "name": NAME}'
     )
     parallel_tool_calls: bool | None = True
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="an object: variables of the chat template")
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    # Accepted and without effect on the answer.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
 
     @field_validator("input", mode="wrap")
     @classmethod
@@ -138,60 +139,50 @@ class ResponseRequest(Sampling):
             raise ValueError("it is neither")
         return [read_item(item, index) for index, item in enumerate(value)]
 
-    @field_validator("tool_choice", mode="wrap")
-    @classmethod
-    def _check_tool_choice(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:  # one for each member of the union
-            raise ValueError("it is none of them") from None
+    @model_validator(mode="after")
+    def _check_chat(self) -> Self:
+        with self.own_words():
+            _ = self.chat
+        return self
 
-    def to_chat(self) -> ChatRequest:
-        """The same in the words of chats. Raises RequestError."""
-        return ChatRequest.model_validate(self._chat_fields())
-
-    @contextmanager
-    def own_words(self) -> Iterator[None]:
-        """Within it, a RequestError of the chat names the field of this request."""
-        try:
-            yield
-        except RequestError as error:
-            error.param = _OWN_NAMES.get(error.param or "", error.param)
-            raise
-
-    def _chat_fields(self) -> dict[str, Any]:
-        messages = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+    @cached_property
+    def chat(self) -> ChatRequest:
+        """The same in the words of chats, made once, while the body is checked."""
+        said = [] if self.instructions is None else [ChatMessage(role="system", content=self.instructions)]
         if isinstance(self.input, str):
-            messages.append({"role": "user", "content": self.input})
+            said.append(ChatMessage(role="user", content=self.input))
         else:
-            messages += to_messages(self.input)
-        choice: Any = self.tool_choice
-        if isinstance(choice, NamedChoice):
-            choice = {"type": "function", "function": {"name": choice.name}}
-        return {
+            said += to_messages(self.input)
+        form = None if self.text is None else self.text.format
+        choice = self.tool_choice
+        fields = {
             **{name: getattr(self, name) for name in Sampling.model_fields},
-            "messages": messages,
+            "messages": said,
             "max_completion_tokens": self.max_output_tokens,
-            "tools": [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools or ()],
-            "tool_choice": choice,
+            "tools": [tool.for_chat for tool in self.tools or ()],
+            "tool_choice": choice.for_chat if isinstance(choice, NamedChoice) else choice,
             "parallel_tool_calls": self.parallel_tool_calls,
-            "response_format": self._response_format(),
+            "response_format": form.for_chat if isinstance(form, SchemaFormat) else form,
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
             "chat_template_kwargs": self.chat_template_kwargs,
         }
+        return ChatRequest.model_validate(fields)
 
-    def _response_format(self) -> dict[str, Any] | None:
-        form = None if self.text is None else self.text.format
-        if isinstance(form, SchemaFormat):
-            schema = form.model_dump(exclude={"type"}, by_alias=True)
-            return {"type": "json_schema", "json_schema": schema}
-        return None if form is None else form.model_dump()
+    @contextmanager
+    def own_words(self) -> Iterator[None]:
+        """Within it, a RequestError of the chat speaks of the fields of this request."""
+        try:
+            yield
+        except RequestError as error:
+            message = _QUOTED.sub(lambda quoted: repr(_OWN_NAMES.get(quoted[1], quoted[1])), str(error))
+            param = _OWN_NAMES.get(error.param or "", error.param)
+            raise type(error)(message, param=param, code=error.code) from error
 
 
+_QUOTED = re.compile(r"'(\w+)'")
 _OWN_NAMES = {
     "messages": "input",
-    "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
-    "response_format": "text",
-    "reasoning_effort": "reasoning",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
 }
