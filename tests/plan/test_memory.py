@@ -33,13 +33,13 @@ from strata.plan.memory import (
     MemoryPlan,
     advise,
     budget_table,
-    format_bytes,
     gathered_positions,
     kv_token_bytes,
     plan_memory,
     workspace_bytes,
 )
 from strata.plan.parts import weight_parts
+from strata.plan.units import format_bytes
 
 MIB = 1 << 20
 MODEL = ModelConfig(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
 from strata.bench.load import Progress, check_positive, open_runner, table, together
-from strata.plan.memory import format_bytes
 from strata.plan.parts import sum_parts
 from strata.plan.speed import kv_read_bytes, step_bytes
+from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner

@@ -8,10 +8,10 @@ from pathlib import Path
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_dtype, add_revision, add_source, source
 from strata.cli.progress import Progress
+from strata.config.engine import SHARD_SIZE
 from strata.engine import logs
-from strata.store.convert import DEFAULT_SHARD_SIZE, convert
 
-DEFAULT_SHARD_MB = DEFAULT_SHARD_SIZE >> 20
+DEFAULT_SHARD_MB = SHARD_SIZE >> 20
 
 EPILOG = """examples:
   strata convert /models/Llama-3.2-1B-Instruct --output-dir /stores/llama-3.2-1b --dtype int4
@@ -57,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert with a progress bar; says where the store is."""
     checkpoint = source(arguments)
     require()
+
+    from strata.store.convert import convert
 
     logs.configure("INFO")
     with Progress() as progress:

@@ -9,25 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.cli.arguments import positive, require, share, whole
-from strata.cli.options import DEFAULTS, add_revision, add_source, source
+from strata.cli.arguments import require
+from strata.cli.options import DEFAULTS, source
+from strata.cli.plan_options import add_options
 from strata.config import ModelConfig, SchedulerConfig
 from strata.config.engine import DTYPES
 from strata.config.model_name import HubName, parse_name
 from strata.errors import OptionError
 from strata.plan.cards import CARDS, find_card, pcie_gbps
-from strata.plan.estimate import Estimate, estimate
-from strata.plan.fit import HOST_SHARE, Machine
-from strata.plan.hardware import available_memory
-from strata.plan.memory import CPU_KV_SHARE, format_bytes
-from strata.plan.speed import Rates
+from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
+    from strata.plan.estimate import Estimate
+    from strata.plan.fit import Machine
     from strata.store.peek import Peek
 
 GIB = 1 << 30
-DRAM_GBPS = 50.0
-DISK_GBPS = 3.0
 
 EPILOG = f"""examples:
   strata plan builtin://smollm2-135m                       on this machine's CPU
@@ -51,71 +48,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
-    add_source(parser, "MODEL", "--model")
-    add_revision(parser)
-    parser.add_argument("--dtype", choices=DTYPES, help="bit format of the weights (default: a column for each)")
-    parser.add_argument(
-        "--max-model-len",
-        type=whole(1),
-        metavar="TOKENS",
-        help="tokens of prompt and answer together (default: what the checkpoint declares)",
-    )
-    parser.add_argument(
-        "--concurrency", type=whole(1, 4096), default=1, metavar="N", help="sequences decoded together (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: tables)")
-    machine = parser.add_argument_group("machine")
-    machine.add_argument("--gpu", metavar="CARD", help="a card by name, e.g. rtx3090 (default: none, the CPU computes)")
-    machine.add_argument(
-        "--vram-gib", type=positive, metavar="GIB", help="memory of the card (default: the named card's)"
-    )
-    machine.add_argument(
-        "--vram-gbps", type=positive, metavar="GB/S", help="read rate of that memory (default: the named card's)"
-    )
-    machine.add_argument(
-        "--gpu-memory-utilization",
-        type=share,
-        default=DEFAULTS.device.gpu_memory_utilization,
-        metavar="SHARE",
-        help=f"share of it to fill, above 0 up to 1 (default: {DEFAULTS.device.gpu_memory_utilization})",
-    )
-    machine.add_argument("--pcie", metavar="LINK", help="the card's link, e.g. 3.0x16 (default: the card's fastest)")
-    machine.add_argument(
-        "--dram-gbps",
-        type=positive,
-        default=DRAM_GBPS,
-        metavar="GB/S",
-        help=f"read rate of host memory; 40 to 70 on desktops and older servers (default: {DRAM_GBPS:.0f})",
-    )
-    machine.add_argument(
-        "--cpu-gbps",
-        type=positive,
-        metavar="GB/S",
-        help="rate of the CPU's expert kernels (default: that of host memory)",
-    )
-    machine.add_argument(
-        "--disk-gbps",
-        type=positive,
-        default=DISK_GBPS,
-        metavar="GB/S",
-        help=f"read rate of the disk (default: {DISK_GBPS:.0f})",
-    )
-    machine.add_argument(
-        "--ram-gib",
-        type=positive,
-        metavar="GIB",
-        help="host memory (default: with --gpu as much as is needed, else what is free on this machine)",
-    )
-    machine.add_argument(
-        "--hit-share",
-        type=share,
-        metavar="SHARE",
-        help="share of a token's experts that VRAM holds (default: the share of all experts that fit there)",
-    )
+    add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print tables, or JSON."""
+    from strata.plan.estimate import estimate
     from strata.plan.tables import as_dict, fit_table, parts_table, speed_table
     from strata.store.peek import peek
 
@@ -172,6 +110,10 @@ def _about(model: ModelConfig) -> str:
 
 
 def _machine(arguments: argparse.Namespace) -> Machine:
+    from strata.plan.fit import Machine
+    from strata.plan.hardware import available_memory
+    from strata.plan.speed import Rates
+
     ram = None if arguments.ram_gib is None else int(arguments.ram_gib * GIB)
     dram, disk = arguments.dram_gbps * 1e9, arguments.disk_gbps * 1e9
     if arguments.gpu is None:
@@ -194,6 +136,9 @@ def _machine(arguments: argparse.Namespace) -> Machine:
 
 
 def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Estimate]) -> list[str]:
+    from strata.plan.fit import HOST_SHARE
+    from strata.plan.memory import CPU_KV_SHARE
+
     rates = machine.rates
     bytes_only = "nothing but bytes is counted: no arithmetic, no launches, no sampling; prefill is not in it"
     if machine.vram_bytes is None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from strata.plan.memory import format_bytes
+from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
     from tqdm import tqdm

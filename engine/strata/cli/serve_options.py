@@ -23,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_source(parser, "MODEL", "--model")
     _add_model_options(parser)
     _add_batch_options(parser)
+    _add_api_options(parser)
     _add_http_options(parser)
     add_published(parser)
 
@@ -118,24 +119,6 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         help=f"port to listen on; 0 takes a free one (default: {DEFAULT_PORT})",
     )
     http.add_argument(
-        "--served-model-name",
-        action="append",
-        metavar="NAME",
-        help="name that requests use; may be given several times (default: from MODEL)",
-    )
-    http.add_argument(
-        "--tool-call-parser",
-        choices=("auto", "none", *TOOL_FORMATS),
-        default="auto",
-        help="how the model writes calls of tools (default: auto, as its chat template shows)",
-    )
-    http.add_argument(
-        "--reasoning-parser",
-        choices=("auto", "none", *REASONING_FORMATS),
-        default="auto",
-        help="how the model writes its reasoning (default: auto, likewise)",
-    )
-    http.add_argument(
         "--api-key-file",
         type=Path,
         metavar="FILE",
@@ -167,6 +150,28 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         choices=("debug", "info", "warning", "error"),
         default="info",
         help="how much is logged; prompts never are (default: info)",
+    )
+
+
+def _add_api_options(parser: argparse.ArgumentParser) -> None:
+    api = parser.add_argument_group("API")
+    api.add_argument(
+        "--served-model-name",
+        action="append",
+        metavar="NAME",
+        help="name that requests use; may be given several times (default: from MODEL)",
+    )
+    api.add_argument(
+        "--tool-call-parser",
+        choices=("auto", "none", *TOOL_FORMATS),
+        default="auto",
+        help="how the model writes calls of tools (default: auto, as its chat template shows)",
+    )
+    api.add_argument(
+        "--reasoning-parser",
+        choices=("auto", "none", *REASONING_FORMATS),
+        default="auto",
+        help="how the model writes its reasoning (default: auto, likewise)",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 DTYPES = ("bf16", "int8", "int4")
 DEVICES = ("auto", "cpu", "cuda")
 BLOCK_SIZES = (16, 32)
+SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)

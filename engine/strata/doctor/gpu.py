@@ -10,8 +10,8 @@ from typing import Any
 from strata.doctor.finding import Finding, fail, ok, warn
 from strata.errors import HardwareError
 from strata.plan.host import numa_node_of_pci, numa_nodes
-from strata.plan.memory import format_bytes
 from strata.plan.nvml import GpuFacts, Nvml, open_nvml
+from strata.plan.units import format_bytes
 
 MIN_DRIVER = 550  # the oldest branch that runs the CUDA 12.8 libraries which torch's wheels bring
 MIN_CAPABILITY = (8, 0)  # the first cards that compute in bf16

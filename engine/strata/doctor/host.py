@@ -16,7 +16,7 @@ from strata.plan.host import (
     numa_nodes,
     transparent_huge_pages,
 )
-from strata.plan.memory import format_bytes
+from strata.plan.units import format_bytes
 
 GIB = 1 << 30
 LITTLE_MEMORY = 4 * GIB  # torch and the server take one of it

@@ -12,9 +12,10 @@ from strata.doctor.finding import Finding, Level, fail, ok, warn
 from strata.doctor.host import check_disk
 from strata.errors import HardwareError, StrataError, UnfetchedError
 from strata.plan.estimate import KV_BYTES
-from strata.plan.memory import DeviceMemory, format_bytes, plan_memory
+from strata.plan.memory import DeviceMemory, plan_memory
 from strata.plan.parts import weight_parts
 from strata.plan.shape import check
+from strata.plan.units import format_bytes
 from strata.store.convert import is_store
 from strata.store.files import load_tokenizer, read_json_if_there
 from strata.store.locate import converted

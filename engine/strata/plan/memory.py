@@ -9,6 +9,7 @@ from strata.config import EngineConfig, ModelConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.parts import weight_parts
+from strata.plan.units import format_bytes
 
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
 # tokenizer and the page cache of the weights' files live there too.
@@ -260,15 +261,3 @@ def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
         ("budget", plan.capacity_bytes, f"on {plan.device}"),
     ]
     return tuple(f"{name:<10} {format_bytes(size):>11}  {note}".rstrip() for name, size, note in rows)
-
-
-def format_bytes(size: int, *, round_up: bool = False) -> str:
-    """Binary units, one decimal: "1.5 GiB". ``round_up``: no less than ``size``."""
-    value, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024 or unit == "GiB":
-            break
-        value /= 1024
-    if round_up:
-        value = math.ceil(10 * value) / 10
-    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -8,8 +8,9 @@ from typing import Any
 
 from strata.config import ModelConfig
 from strata.plan.estimate import KV_BYTES, Bound, Estimate
-from strata.plan.memory import format_bytes, kv_token_bytes
+from strata.plan.memory import kv_token_bytes
 from strata.plan.speed import Roofline
+from strata.plan.units import format_bytes
 
 _NAME_WIDTH, _WIDTH = 36, 14
 

@@ -17,6 +17,7 @@ from typing import Any
 import strata
 from strata import quant
 from strata.config import read_hf_config
+from strata.config.engine import SHARD_SIZE
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
 from strata.plan.shape import check
 from strata.store import manifest as manifests
@@ -30,7 +31,6 @@ from strata.store.shard import ShardWriter, encode_header, verify
 from strata.store.sources import Obtained, Source, obtain, open_source
 from strata.store.target import discard, lock, partial
 
-DEFAULT_SHARD_SIZE = 128 << 20  # bytes
 MIN_SHARD_SIZE = 1 << 20  # bytes
 
 
@@ -39,7 +39,7 @@ def convert(
     out_dir: Path | str,
     dtype: str,
     *,
-    shard_size: int = DEFAULT_SHARD_SIZE,
+    shard_size: int = SHARD_SIZE,
     progress: Phases = silent,
     reuse: bool = False,
 ) -> Path:
