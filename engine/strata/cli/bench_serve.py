@@ -8,13 +8,14 @@ import os
 import sys
 from pathlib import Path
 
+from strata.bench.serve.address import DEFAULT_URL, check_url
+from strata.bench.serve.mix import PUBLISHED, PUBLISHED_STREAMS, format_mix, parse_mix
 from strata.cli.arguments import listed, positive, require, whole
 from strata.cli.options import API_KEY
 from strata.cli.progress import Progress
 from strata.engine import logs
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-MIX = "30:80:200,50:200:600,20:800:1200"
+MIX, STREAMS = format_mix(PUBLISHED), ",".join(map(str, PUBLISHED_STREAMS))
 
 EXAMPLE = "  strata bench serve --concurrency 8,16,32,64 --output report\n"
 EPILOG = f"""examples:
@@ -36,6 +37,12 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
+    _add_server_options(parser)
+    _add_load_options(parser)
+    _add_report_options(parser)
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--url", default=DEFAULT_URL, help=f"where it is, with or without /v1 (default: {DEFAULT_URL})")
     server.add_argument("--model", metavar="NAME", help="name of the model (default: the server's first)")
@@ -52,6 +59,9 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="S",
         help="seconds of silence after which a request has failed (default: 600)",
     )
+
+
+def _add_load_options(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument(
         "--mix",
@@ -63,9 +73,9 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     level.add_argument(
         "--concurrency",
         type=listed(whole(1, 4096)),
-        default=(8, 16, 32, 64),
+        default=PUBLISHED_STREAMS,
         metavar="N,N,...",
-        help="streams at once, one level after another (default: 8,16,32,64)",
+        help=f"streams at once, one level after another (default: {STREAMS})",
     )
     level.add_argument(
         "--request-rate",
@@ -86,6 +96,9 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     load.add_argument(
         "--seed", type=whole(0), default=0, metavar="N", help="of prompts, their order and times (default: 0)"
     )
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
     report = parser.add_argument_group("report")
     report.add_argument(
         "--output",
@@ -98,21 +111,17 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure with a progress bar, print and write the report; 1 if no request at all was answered."""
-    from strata.cli.client import check_api_key, check_url
-
     check_url(arguments.url)
     require(extra="bench")
     import asyncio
 
     from strata.bench.serve import sweep
-    from strata.bench.serve.mix import parse_mix
     from strata.bench.serve.report import INTERRUPTED, has_matplotlib, save
 
-    api_key = os.environ.get(API_KEY)
     options = sweep.ServeOptions(
         url=arguments.url,
         model=arguments.model,
-        api_key=check_api_key(api_key) if api_key else None,
+        api_key=os.environ.get(API_KEY),
         endpoint=arguments.endpoint,
         mix=parse_mix(arguments.mix),
         concurrency=arguments.concurrency,

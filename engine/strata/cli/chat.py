@@ -7,13 +7,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from strata.bench.serve.address import DEFAULT_URL
 from strata.cli.options import API_KEY
 from strata.errors import OptionError, StrataError
 
 if TYPE_CHECKING:
     from strata.cli.client import Client
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 EPILOG = """examples:
   strata chat                                       talk; /reset starts afresh, /exit ends, Ctrl-C stops an answer

@@ -5,37 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Generator, Sequence
 from typing import IO, Any, NamedTuple
 
+from strata.bench.serve.address import bearer, check_url, error_message, is_local, root
 from strata.errors import EngineError, OptionError
-
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def check_url(url: str) -> urllib.parse.SplitResult:
-    """The parts of a server's address. Raises OptionError for one that cannot be one."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("it needs http:// or https:// and the name of a host")
-        parts.port  # noqa: B018  raises for one that is no number, or too large
-        url.encode("ascii")
-        if any(character <= " " or character == "\x7f" for character in url):
-            raise ValueError("it holds a space or a control character")
-    except ValueError as error:
-        message = f"--url {url!r} is no address of a server: {error}; give one like http://127.0.0.1:8000"
-        raise OptionError(message) from error
-    return parts
-
-
-def check_api_key(api_key: str) -> str:
-    """The key. Raises OptionError for one that no header may hold."""
-    if not api_key.isascii() or not api_key.isprintable():
-        raise OptionError("the API key holds characters that no header may hold; give it as the server has it")
-    return api_key
 
 
 class Piece(NamedTuple):
@@ -53,15 +28,11 @@ class Client:
     """
 
     def __init__(self, url: str, model: str | None, api_key: str | None = None) -> None:
-        self._url = url.rstrip("/").removesuffix("/v1")
+        check_url(url)
+        self._url = root(url)
         self._model = model
-        self._headers = {"Content-Type": "application/json"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {check_api_key(api_key)}"
-        parts = check_url(url)
-        # A proxy for the outside world cannot know what listens on this machine.
-        local = parts.hostname in _LOOPBACK
-        self._opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+        self._headers = {"Content-Type": "application/json", **bearer(api_key)}
+        self._opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_local(url) else []))
 
     def model(self) -> str:
         """The name to ask for. Raises as ``stream`` does."""
@@ -115,7 +86,7 @@ class Client:
             response: IO[bytes] = self._opener.open(request)
         except urllib.error.HTTPError as error:
             with error:
-                message = _message(error.read(), f"HTTP status {error.code}")
+                message = error_message(_json(error.read()), f"HTTP status {error.code}")
             kind = OptionError if error.code < 500 else EngineError
             raise kind(f"{self._url}: {message}") from error
         except OSError as error:
@@ -129,10 +100,9 @@ class Client:
         return response
 
 
-def _message(body: bytes, fallback: str) -> str:
-    """The message of an OpenAI error object, if the body is one."""
+def _json(body: bytes) -> Any:
+    """None for what is none."""
     try:
-        error: Any = json.loads(body)["error"]
-        return str(error["message"])
-    except (ValueError, LookupError, TypeError):
-        return fallback
+        return json.loads(body)
+    except ValueError:
+        return None

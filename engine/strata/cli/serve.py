@@ -10,8 +10,9 @@ import socket
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from strata.bench.serve.address import DEFAULT_URL
 from strata.cli.arguments import require
-from strata.cli.serve_options import DEFAULT_HOST, DEFAULT_PORT, add_options, engine_config
+from strata.cli.serve_options import add_options, engine_config
 from strata.config import EngineConfig
 from strata.config.model_name import BuiltinName, HubName, LocalName, parse_name
 from strata.engine import logs
@@ -140,7 +141,7 @@ def ready_message(service: Service, listener: socket.socket, *, needs_key: bool)
     url = f"http://{host}:{port}"
     ready = service.engine.ready
     how = f" ({ready.dtype}, {ready.device}, {ready.max_model_len} tokens of context)" if ready is not None else ""
-    option = "" if url == f"http://{DEFAULT_HOST}:{DEFAULT_PORT}" else f" --url {url}"
+    option = "" if url == DEFAULT_URL else f" --url {url}"
     message = '{"messages": [{"role": "user", "content": "Hello"}]}'
     variable, header = ("STRATA_API_KEY=KEY ", " -H 'Authorization: Bearer KEY'") if needs_key else ("", "")
     return (

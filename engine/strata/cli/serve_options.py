@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from strata.bench.serve.address import DEFAULT_HOST, DEFAULT_PORT
 from strata.cli.arguments import milliseconds, origins, positive, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, source
 from strata.cli.published import add_published
@@ -13,8 +14,6 @@ from strata.config.engine import BLOCK_SIZES
 from strata.errors import OptionError
 from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8000
 DEFAULT_STALL_SECONDS = 300.0
 
 
@@ -23,6 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_source(parser, "MODEL", "--model")
     _add_model_options(parser)
     _add_batch_options(parser)
+    _add_cache_options(parser)
     _add_api_options(parser)
     _add_http_options(parser)
     add_published(parser)
@@ -86,20 +86,24 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="run long prompts in chunks, beside sequences that decode; it cannot be turned off (default: on)",
     )
-    batch.add_argument(
+
+
+def _add_cache_options(parser: argparse.ArgumentParser) -> None:
+    cache = parser.add_argument_group("KV cache")
+    cache.add_argument(
         "--prefix-cache",
         action=argparse.BooleanOptionalAction,
         default=DEFAULTS.cache.prefix_cache,
         help="let requests that begin alike share the KV blocks of their beginning (default: on)",
     )
-    batch.add_argument(
+    cache.add_argument(
         "--block-size",
         type=int,
         choices=BLOCK_SIZES,
         default=DEFAULTS.cache.block_size,
         help=f"tokens of a KV block (default: {DEFAULTS.cache.block_size})",
     )
-    batch.add_argument(
+    cache.add_argument(
         "--num-kv-tokens",
         type=whole(1),
         metavar="TOKENS",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from strata.config import DeviceConfig
 from strata.doctor.finding import Finding, fail, ok, warn
 from strata.errors import HardwareError
 from strata.plan.host import numa_node_of_pci, numa_nodes
@@ -15,7 +16,7 @@ from strata.plan.units import format_bytes
 
 MIN_DRIVER = 550  # the oldest branch that runs the CUDA 12.8 libraries which torch's wheels bring
 MIN_CAPABILITY = (8, 0)  # the first cards that compute in bf16
-SHARE = 0.9  # of a card's memory, which `strata serve` fills unless told otherwise
+SHARE = DeviceConfig().gpu_memory_utilization  # of a card's memory, which `strata serve` fills unless told otherwise
 
 
 def check_gpus(

@@ -13,21 +13,51 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 
+from strata.bench.serve.address import bearer, is_local, root
 from strata.bench.serve.client import Answer
 from strata.bench.serve.mix import PUBLISHED, draw, format_mix, parse_mix
 from strata.bench.serve.prompts import PromptMaker
 from strata.bench.serve.summary import distribution, percentile, read_counters, summarise
+from strata.bench.serve.sweep import ServeOptions
 from strata.bench.serve.traffic import arrivals, closed_loop, open_loop
-from strata.cli.bench_serve import MIX
+from strata.cli.main import build_parser
 from strata.errors import OptionError
 from tests.bench.serve.conftest import Encode
+
+# --- addresses and keys
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost:8000/v1", True),
+        ("http://[::1]:8000", True),
+        ("http://127.0.0.1.example", False),  # a name that only begins alike
+        ("https://gpu-box/v1/", False),
+    ],
+)
+def test_a_server_on_this_machine_is_known_by_its_address(url: str, expected: bool) -> None:
+    assert is_local(url) is expected
+    assert not root(url).endswith(("/", "/v1"))
+
+
+def test_a_key_goes_into_a_header_that_can_hold_it() -> None:
+    assert bearer("k") == {"Authorization": "Bearer k"}
+    assert bearer(None) == bearer("") == {}
+    for key in ("k\r\nX: y", "schlüssel"):
+        with pytest.raises(OptionError, match="no header may hold"):
+            bearer(key)
+
 
 # --- mixes
 
 
-def test_the_published_mix_is_the_command_s_default() -> None:
-    assert parse_mix(MIX) == PUBLISHED
-    assert format_mix(PUBLISHED) == MIX
+def test_the_published_load_is_the_command_s_default() -> None:
+    arguments = build_parser().parse_args(["bench", "serve"])
+    assert arguments.mix == format_mix(PUBLISHED) == "30:80:200,50:200:600,20:800:1200"
+    assert parse_mix(arguments.mix) == ServeOptions(url="").mix
+    assert arguments.concurrency == ServeOptions(url="").concurrency == (8, 16, 32, 64)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
+from strata.bench.serve.address import bearer, error_message, is_local, root
 from strata.bench.serve.prompts import Prompt
 from strata.errors import EngineError, OptionError
 
-ENDPOINTS = ("completions", "chat")
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MAX_LINE = 1 << 20
 
 
@@ -51,7 +49,7 @@ class BenchClient:
     @property
     def is_local(self) -> bool:
         """Whether the server is on this machine."""
-        return urlsplit(self.url).hostname in _LOOPBACK
+        return is_local(self.url)
 
     async def find_model(self, name: str | None) -> None:
         """Take the model called ``name``, or the server's first.
@@ -62,7 +60,7 @@ class BenchClient:
             async with self._session.get(f"{self.url}/v1/models") as response:
                 body = await response.json(content_type=None)
                 if response.status != 200:
-                    raise OptionError(f"{self.url}: {_message(body, f'HTTP {response.status}')}")
+                    raise OptionError(f"{self.url}: {error_message(body, f'HTTP {response.status}')}")
                 models = {str(model["id"]): model for model in body["data"]}
         except (aiohttp.ClientError, TimeoutError) as error:
             raise OptionError(
@@ -131,7 +129,7 @@ class BenchClient:
     async def _stream(self, body: dict[str, Any], answer: Answer) -> None:
         async with self._session.post(self.url + self._path, json=body) as response:
             if response.status != 200:
-                answer.error = f"HTTP {response.status}: {_message(await _json(response), response.reason or '')}"
+                answer.error = f"HTTP {response.status}: {error_message(await _json(response), response.reason or '')}"
                 return
             last = 0.0
             async for line in response.content:
@@ -143,7 +141,7 @@ class BenchClient:
                 now = time.perf_counter()
                 event = json.loads(data)
                 if "error" in event:
-                    answer.error = _message(event, "an error in mid-stream")
+                    answer.error = error_message(event, "an error in mid-stream")
                     return
                 if event.get("usage"):
                     answer.prompt_tokens = int(event["usage"]["prompt_tokens"])
@@ -166,13 +164,14 @@ class BenchClient:
 async def open_client(
     url: str, *, endpoint: str, api_key: str | None, timeout_seconds: float
 ) -> AsyncIterator[BenchClient]:
-    """``url`` with or without ``/v1``. ``timeout_seconds``: the longest silence of the server."""
-    url = url.rstrip("/").removesuffix("/v1")
+    """``url`` with or without ``/v1``. ``timeout_seconds``: the longest silence of the server. Raises OptionError for
+    an ``api_key`` that no header may hold."""
+    url = root(url)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),  # every stream has a connection of its own
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+        headers=bearer(api_key),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=timeout_seconds),
-        trust_env=urlsplit(url).hostname not in _LOOPBACK,  # a proxy cannot know what listens on this machine
+        trust_env=not is_local(url),
         read_bufsize=_MAX_LINE,
     ) as session:
         yield BenchClient(session, url, endpoint)
@@ -191,11 +190,3 @@ async def _json(response: aiohttp.ClientResponse) -> Any:
         return await response.json(content_type=None)
     except ValueError:
         return None
-
-
-def _message(body: Any, fallback: str) -> str:
-    """The message of an OpenAI error object, if the body is one."""
-    try:
-        return str(body["error"]["message"])
-    except (LookupError, TypeError):
-        return fallback

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from strata.errors import OptionError
+
+if TYPE_CHECKING:
+    import random
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,9 @@ class Shape:
     output_tokens: int
 
 
-# The published mix: short questions, ordinary ones, long ones.
+# The published load: short questions, ordinary ones, long ones, from so many streams at once.
 PUBLISHED = (Shape(30, 80, 200), Shape(50, 200, 600), Shape(20, 800, 1200))
+PUBLISHED_STREAMS = (8, 16, 32, 64)
 
 
 def parse_mix(text: str) -> tuple[Shape, ...]:

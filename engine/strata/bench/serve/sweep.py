@@ -13,7 +13,7 @@ from typing import Any
 from strata.bench.load import Progress
 from strata.bench.serve.client import Answer, BenchClient, open_client
 from strata.bench.serve.gpus import GpuSampler, sampling
-from strata.bench.serve.mix import PUBLISHED, Shape, draw, format_mix
+from strata.bench.serve.mix import PUBLISHED, PUBLISHED_STREAMS, Shape, draw, format_mix
 from strata.bench.serve.prompts import Prompt, PromptMaker
 from strata.bench.serve.report import INTERRUPTED, Report
 from strata.bench.serve.summary import Level, read_counters, summarise
@@ -36,7 +36,7 @@ class ServeOptions:
     api_key: str | None = None
     endpoint: str = "completions"
     mix: tuple[Shape, ...] = PUBLISHED
-    concurrency: tuple[int, ...] = (8, 16, 32, 64)
+    concurrency: tuple[int, ...] = PUBLISHED_STREAMS
     rates: tuple[float, ...] = ()
     num_requests: int | None = None  # of a level
     num_warmup: int = 4
