@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strata.config import EngineConfig
+from strata.config import EngineConfig, SchedulerConfig
 from strata.engine.client import EngineClient
 from strata.engine.fake import FakeEngine
 from strata.errors import EngineError
@@ -48,6 +48,10 @@ async def stay(engine: AnyEngine) -> asyncio.Task[FinishReason | None]:
     task = asyncio.create_task(first())
     await asyncio.sleep(0)
     return task
+
+
+def test_the_capacity_is_that_of_the_settings(engine: AnyEngine) -> None:
+    assert engine.capacity == SchedulerConfig().max_num_seqs + SchedulerConfig().max_waiting
 
 
 async def test_the_state_is_told_from_readiness_on(engine: AnyEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -134,12 +135,54 @@ def test_a_choice_that_is_refused_ends_the_others(serve: Serve) -> None:
     served = serve(max_open=2)
     served.engine.pause()
     for stream in (False, True):
-        assert error_of(served.chat(n=3, stream=stream), 429)["code"] == "engine_overloaded"
+        served.engine.reject_next(OverloadedError("later"))
+        assert error_of(served.chat(n=2, stream=stream), 429)["code"] == "engine_overloaded"
         assert served.engine.num_open == 0
     served.engine.resume()
     served.engine.reject_next(OverloadedError("later"))
     assert error_of(served.chat(n=2), 429)["message"] == "later"
     assert served.chat(n=2).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"prompt": "a", "n": 4}, "n"), ({"prompt": ["a", "b"], "n": 2}, "n"), ({"prompt": ["a"] * 4}, "prompt")],
+)
+def test_more_choices_than_ever_run_are_the_requests_fault(serve: Serve, body: dict[str, Any], param: str) -> None:
+    served = serve(max_open=3)
+    error = error_of(served.client.post("/v1/completions", json=body), 400)
+    assert (error["param"], error["code"]) == (param, "invalid_value")
+    assert "4 answers" in error["message"]
+    assert served.engine.requests == []
+    assert served.chat(n=3).status_code == 200
+
+
+async def test_choices_begin_together_or_not_at_all(make_engine: Callable[..., FakeEngine], numbered: Any) -> None:
+    engine = make_engine(script=numbered, max_open=4)
+    service = Service(engine, model_names=("tiny",))
+    await service.start()
+    await wait_ready(service)
+    engine.pause()
+
+    async def ask(num_choices: int) -> list[Piece]:
+        body = parse(CompletionRequest, json.dumps({"prompt": "a", "n": num_choices}).encode())
+        return [piece async for piece in service.generate(await service.admit(body, arrived=0))]
+
+    first = asyncio.create_task(ask(3))
+    await engine.wait_until(lambda fake: fake.num_open == 3)
+    with pytest.raises(OverloadedError, match="3 requests are in flight, 4 are allowed, and this one is 2"):
+        await ask(2)
+    assert len(engine.requests) == 3
+    # A choice that has ended leaves its place, though the others go on.
+    engine.release(len(list(numbered(engine.requests[0]))) + 1)
+    await engine.wait_until(lambda fake: fake.num_open == 2)
+    second = asyncio.create_task(ask(2))
+    await engine.wait_until(lambda fake: len(fake.requests) == 5)
+    engine.resume()
+    for answer, num_choices in ((await first, 3), (await second, 2)):
+        assert sum(piece.finish_reason is FinishReason.STOP for piece in answer) == num_choices
+    await service.drain()
+    await service.close()
 
 
 def test_a_client_that_leaves_ends_every_choice(live: Callable[..., Live]) -> None:

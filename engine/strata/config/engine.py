@@ -41,6 +41,11 @@ class SchedulerConfig:
     # read. None: chunks are as large as max_num_batched_tokens allows.
     decode_latency_seconds: float | None = 0.1
 
+    @property
+    def capacity(self) -> int:
+        """Requests that may be in flight together."""
+        return self.max_num_seqs + self.max_waiting
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

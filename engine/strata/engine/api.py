@@ -32,6 +32,10 @@ class Engine(Protocol):
         """The scheduler's state after the last step; None unless the engine is ready."""
 
     @property
+    def capacity(self) -> int:
+        """Requests that may be in flight together, running or queued."""
+
+    @property
     def failure(self) -> str | None:
         """Why the state is "failed"; None in every other state."""
 

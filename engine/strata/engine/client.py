@@ -67,6 +67,10 @@ class EngineClient(Lifecycle):
         return self._stats if self._state == "ready" else None
 
     @property
+    def capacity(self) -> int:
+        return self._config.scheduler.capacity
+
+    @property
     def pid(self) -> int | None:
         """Process id of the engine; None before the start and after the end."""
         return self._process.pid if self._process is not None and not self._exited.is_set() else None

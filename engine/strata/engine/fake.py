@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from itertools import chain
 from math import log
 
+from strata.config import SchedulerConfig
 from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
 from strata.errors import OverloadedError, StrataError, UsageError
@@ -56,7 +57,8 @@ class FakeEngine(Lifecycle):
     script: the tokens of an answer; the first end-of-sequence id of ``ready`` follows them if they run out.
     ready: what the engine says of its model. stages: reports of loading. hold_load: stay "loading" until
     ``next_stage()`` has been called once for every stage and once more; else ``start()`` runs through all of them.
-    load_failure: loading ends in this instead of readiness. max_open: requests at a time, then OverloadedError.
+    load_failure: loading ends in this instead of readiness. max_open: requests at a time, then OverloadedError; None
+    takes what an engine takes that is not told otherwise.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class FakeEngine(Lifecycle):
         self._stages = list(stages)
         self._hold_load = hold_load
         self._load_failure = load_failure
-        self._max_open = max_open
+        self._max_open = SchedulerConfig().capacity if max_open is None else max_open
         self._rejection: StrataError | None = None
         self._open: dict[str, int] = {}  # request id to tokens of prompt and output
         self._released: int | None = None  # tokens that each request may have got; None: no limit
@@ -141,6 +143,10 @@ class FakeEngine(Lifecycle):
         used = sum(-(-num_tokens // block_size) for num_tokens in self._open.values())
         return SchedulerStats(len(self._open), 0, total - used, total, 0)
 
+    @property
+    def capacity(self) -> int:
+        return self._max_open
+
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         while not self._hold_load and self._state == "loading":
@@ -195,7 +201,7 @@ class FakeEngine(Lifecycle):
             error, self._rejection = self._rejection, None
             raise error
         check_id(request.request_id, self._open)
-        if self._max_open is not None and len(self._open) >= self._max_open:
+        if len(self._open) >= self._max_open:
             raise OverloadedError(f"{len(self._open)} requests are in flight, {self._max_open} are allowed; try later")
         self.requests.append(request)
         self._open[request.request_id] = len(request.prompt_token_ids)

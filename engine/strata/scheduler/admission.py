@@ -43,7 +43,7 @@ def check_id(request_id: str, in_flight: Container[str]) -> None:
 
 def check_capacity(num_in_flight: int, config: SchedulerConfig) -> None:
     """Raise OverloadedError unless one more request may run or wait."""
-    if num_in_flight >= config.max_num_seqs + config.max_waiting:
+    if num_in_flight >= config.capacity:
         raise OverloadedError(
             f"{num_in_flight} requests are in flight; {config.max_num_seqs} may run and {config.max_waiting} wait; "
             "try again later"

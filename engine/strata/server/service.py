@@ -65,7 +65,7 @@ class Service:
         self._error: StrataError | None = None
         self._loading: asyncio.Task[None] | None = None
         self._stopping = False
-        self._num_open = 0  # answers that are being made
+        self._num_open = 0  # choices that are being made
         self._idle = asyncio.Event()  # none is
 
     # --- life
@@ -167,6 +167,7 @@ class Service:
             length = sum(map(len, given))
             prompts = await _maybe_in_thread(lambda: [model.encode_prompt(prompt) for prompt in given], length)
             param = "prompt"
+        self._check_size(len(prompts), body.num_choices)
         job_id = f"{prefix}-{uuid.uuid4().hex}"
         params = [model.sampling(body, len(prompt), param=param) for prompt in prompts]
         if opening is not None and opening.grammar is not None:
@@ -206,13 +207,13 @@ class Service:
         Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
         """
         model = self.model()
+        num_held = 0  # places in the engine
         choices = [generate_choice(job, index, self.engine, model, self.metrics) for index in range(len(job.requests))]
         outcome = "abort"  # what it is when the iterator is closed early
         num_open = len(choices)
         has_tokens = False
-        self._num_open += 1
-        self._idle.clear()
         try:
+            num_held = self._hold(num_open)
             async with aclosing(merge(choices) if num_open > 1 else choices[0]) as pieces:
                 async for piece in pieces:
                     has_tokens = has_tokens or piece.num_tokens > 0
@@ -220,6 +221,8 @@ class Service:
                         num_open -= 1
                         if num_open == 0:
                             outcome = piece.finish_reason.value
+                        else:
+                            num_held -= self._free(1)
                     yield piece
         except OverloadedError:
             outcome = "overloaded"
@@ -231,12 +234,38 @@ class Service:
             outcome = "error"
             raise
         finally:
-            self._num_open -= 1
-            if self._num_open == 0:
-                self._idle.set()
+            self._free(num_held)
             self.metrics.requests.labels(outcome).inc()
             if has_tokens:
                 self.metrics.request_duration.observe(time.perf_counter() - job.arrived)
+
+    def _check_size(self, num_prompts: int, num_choices: int) -> None:
+        """Raises RequestError for more answers than could ever be made together."""
+        num_answers, capacity = num_prompts * num_choices, self.engine.capacity
+        if num_answers > capacity:
+            raise RequestError(
+                f"the request asks for {num_answers} answers; --max-num-seqs and --max-waiting of this server allow "
+                f"{capacity} at a time; ask for fewer",
+                param="prompt" if num_choices == 1 else "n",
+            )
+
+    def _hold(self, num_choices: int) -> int:
+        """Take places for all choices of an answer, or raise OverloadedError: one that is refused would end the others,
+        with what they had begun."""
+        if self._num_open + num_choices > self.engine.capacity:
+            raise OverloadedError(
+                f"{self._num_open} requests are in flight, {self.engine.capacity} are allowed, and this one is "
+                f"{num_choices}; try again later"
+            )
+        self._num_open += num_choices
+        self._idle.clear()
+        return num_choices
+
+    def _free(self, num_choices: int) -> int:
+        self._num_open -= num_choices
+        if self._num_open == 0:
+            self._idle.set()
+        return num_choices
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
         """The answer of ``/tokenize``. Raises RequestError, NotReadyError, EngineError."""
