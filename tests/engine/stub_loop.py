@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, LoadProgress, Rejected, StepOutputs
 from strata.engine.process import Report
 from strata.errors import CheckpointError, RequestError
-from strata.request import GenerationRequest
+from strata.request import GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
 from tests.scheduler.fake_model import EOS, VOCAB_SIZE, PagedRunner
 
 LOAD = "tests.engine.stub_loop:load"
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 8, 16, 128
-RAISES, HANGS, STAYS, REFUSED = 1001, 1002, 1003, 1004  # prompt tokens with a meaning
+RAISES, HANGS, STAYS, REFUSED, CHATTY = 1001, 1002, 1003, 1004, 1005  # prompt tokens with a meaning
+
+LONG_LOGPROBS = (TokenLogprobs(-1.0, tuple((i, -i / 7) for i in range(20_000))),)  # more than a pipe's buffer holds
 
 
 class StubLoop:
     def __init__(self, config: EngineConfig) -> None:
+        self._chatty: set[str] = set()
         self._runner = PagedRunner(NUM_BLOCKS, BLOCK_SIZE)
         self._scheduler = Scheduler(
             config.scheduler,
@@ -50,6 +54,8 @@ class StubLoop:
 
     def add(self, request: GenerationRequest) -> None:
         self._scheduler.add(request)
+        if CHATTY in request.prompt_token_ids:
+            self._chatty.add(request.request_id)
 
     def abort(self, request_id: str) -> None:
         self._scheduler.abort(request_id)
@@ -74,7 +80,11 @@ class StubLoop:
         if STAYS in token_ids:  # until it is aborted
             time.sleep(0.001)
             return StepOutputs((), self.stats())
-        return StepOutputs(self._scheduler.update(batch, self._runner.run(batch)), self.stats())
+        outputs = self._scheduler.update(batch, self._runner.run(batch))
+        return StepOutputs(tuple(map(self._with_logprobs, outputs)), self.stats())
+
+    def _with_logprobs(self, output: TokenOutput) -> TokenOutput:
+        return replace(output, logprobs=LONG_LOGPROBS) if output.request_id in self._chatty else output
 
 
 def load(config: EngineConfig, report: Report) -> StubLoop:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from strata.config import EngineConfig
+from strata.config import EngineConfig, SchedulerConfig
 from strata.engine import client as client_module
 from strata.engine.api import Engine
 from strata.engine.client import EngineClient
@@ -23,7 +23,7 @@ from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, UsageError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.engine.conftest import StartStub
-from tests.engine.stub_loop import HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, REFUSED, STAYS
+from tests.engine.stub_loop import CHATTY, HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, REFUSED, STAYS
 from tests.scheduler.fake_model import run_alone
 
 
@@ -256,6 +256,24 @@ def test_uvloop_drives_the_client_as_well() -> None:
         os.kill(client.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="SIGKILL"):
             await collect(client, request("b", (HANGS,)))
+        await client.close()
+
+    uvloop.run(serve())
+
+
+def test_what_a_pipe_cannot_hold_at_once_passes_both_ways() -> None:
+    async def serve() -> None:
+        client = EngineClient(EngineConfig(model="stub", scheduler=SchedulerConfig(max_waiting=50)), load=LOAD)
+        await client.start()
+        await client.wait_ready()
+        sampling = SamplingParams(max_tokens=20, stop_token_ids=tuple(range(10**6, 10**6 + 50_000)))
+        wanted = [GenerationRequest(str(i), (CHATTY, 2, i), sampling) for i in range(40)]
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)  # nobody reads for a while, and the loop does not wait
+        tasks = [asyncio.create_task(collect(client, each)) for each in wanted]
+        await asyncio.sleep(0)
+        os.kill(client.pid, signal.SIGCONT)
+        assert await asyncio.gather(*tasks) == [run_alone(each, MAX_MODEL_LEN) for each in wanted]
         await client.close()
 
     uvloop.run(serve())

@@ -6,8 +6,10 @@ import multiprocessing
 
 import pytest
 
+from strata.config import EngineConfig
 from strata.engine.messages import LoadProgress
-from strata.engine.process import _Inbox, _throttled
+from strata.engine.process import _Inbox, _throttled, run_engine
+from tests.engine.stub_loop import LOAD
 
 
 def test_progress_is_throttled_but_edges_are_not() -> None:
@@ -41,3 +43,17 @@ def test_the_same_report_is_sent_again_after_a_while(
             assert ours.recv() == LoadProgress("download", 7, 7)
             received += 1
     assert received == expected
+
+
+def test_a_command_that_cannot_be_read_ends_the_process() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=run_engine, args=(theirs, EngineConfig(model="stub"), LOAD, 30), daemon=True)
+    process.start()
+    try:
+        with ours:
+            ours.send_bytes(b"no pickle")
+            process.join(60)
+        assert process.exitcode is not None
+    finally:
+        process.kill()

@@ -207,15 +207,17 @@ def test_a_grammar_that_fails_on_the_way_ends_its_request_with_the_reason(store:
     loop = load(store)
     loop.add(request("a"))
     loop.add(request("b"))
-    while not (outputs := loop.step().outputs):
-        pass
+    while "a" not in loop._sampler._requests:
+        loop.step()
     matcher = loop._sampler._requests["a"].matcher
     assert matcher is not None
     matcher.consume_token(1)  # the end, where none is allowed: it fails, as at a limit
-    outputs = loop.step().outputs
-    failed = next(output for output in outputs if output.request_id == "a")
-    assert failed.finish_reason is FinishReason.ERROR
-    assert "could not be followed further" in (failed.error or "")
+    while not (step := loop.step()).rejected:
+        assert "a" not in [output.request_id for output in step.outputs]
+    assert [rejection.request_id for rejection in step.rejected] == ["a"]
+    with pytest.raises(RequestError, match="could not be followed further") as error:
+        raise step.rejected[0].error
+    assert error.value.code == "invalid_grammar"
     assert run(loop)["b"][1] is FinishReason.STOP
 
 

@@ -8,7 +8,6 @@ import logging
 import multiprocessing
 import signal
 from collections.abc import AsyncGenerator
-from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
 from strata.config import EngineConfig
@@ -25,6 +24,7 @@ from strata.engine.messages import (
     StepOutputs,
     Submit,
 )
+from strata.engine.post import Post
 from strata.engine.process import run_engine
 from strata.errors import EngineError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
@@ -60,7 +60,7 @@ class EngineClient(Lifecycle):
         self._loaded = asyncio.Event()  # loading has ended, well or not
         self._exited = asyncio.Event()
         self._process: SpawnProcess | None = None
-        self._pipe: Connection | None = None
+        self._post: Post | None = None
 
     @property
     def stats(self) -> SchedulerStats | None:
@@ -79,7 +79,7 @@ class EngineClient(Lifecycle):
         if self._process is not None or self._state != "loading":
             raise EngineError("the engine was started before; make a new client to start another")
         context = multiprocessing.get_context("spawn")  # a fork would copy the server's threads and sockets
-        self._pipe, theirs = context.Pipe()
+        ours, theirs = context.Pipe()
         self._process = context.Process(
             target=run_engine,
             args=(theirs, self._config, self._load, logging.getLogger().getEffectiveLevel()),
@@ -90,9 +90,7 @@ class EngineClient(Lifecycle):
         # If close() is never called: the interpreter would end the process by SIGTERM, which it ignores, and wait.
         atexit.register(self._process.kill)
         theirs.close()  # so that the end of the process is the end of the pipe
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._pipe.fileno(), self._on_readable)
-        loop.add_reader(self._process.sentinel, self._on_exit)
+        self._post = Post(ours, self._process, on_event=self._on_event, on_exit=self._on_exit)
         logger.info("engine process %d loads %s", self._process.pid, self._config.model)
         self._watch()
 
@@ -149,21 +147,8 @@ class EngineClient(Lifecycle):
 
     def _send(self, command: Command) -> None:
         """Hand over a command. If the process is gone, ``_on_exit`` ends whatever waits for an answer."""
-        if self._pipe is None or self._pipe.closed:
-            return
-        try:
-            self._pipe.send(command)
-        except OSError:
-            logger.debug("the engine process is gone; not sent: %s", type(command).__name__)
-
-    def _on_readable(self) -> None:
-        assert self._pipe is not None
-        try:
-            event: Event = self._pipe.recv()
-        except (EOFError, OSError):  # the process ends; the rest is for _on_exit
-            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-        else:
-            self._on_event(event)
+        if self._post is not None:
+            self._post.send(command)
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -189,19 +174,8 @@ class EngineClient(Lifecycle):
                 self._fail(event)
 
     def _on_exit(self) -> None:
-        """The process has ended: read what it still had to say, then end all that waits for it."""
-        assert self._pipe is not None
+        """The process has ended, and all that it said has been heard: end what waits for it."""
         assert self._process is not None
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._process.sentinel)
-        loop.remove_reader(self._pipe.fileno())
-        try:
-            while self._pipe.poll():
-                self._on_event(self._pipe.recv())
-        except (EOFError, OSError):
-            pass
-        self._pipe.close()
-        self._process.join()
         atexit.unregister(self._process.kill)
         self._fail(EngineFailed(_obituary(self._process.exitcode), is_usage_error=False))
         self._exited.set()

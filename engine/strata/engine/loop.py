@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, Rejected, StepOutputs
-from strata.errors import StrataError
+from strata.errors import RequestError, StrataError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.runner.runner import Runner
 from strata.sampling.grammar import GrammarCompiler
@@ -100,11 +100,17 @@ class EngineLoop:
         request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
         drawn = self._sampler.sample(logits, request_ids) if request_ids else Drawn()
         outputs = self._scheduler.update(batch, dict(zip(request_ids, drawn.token_ids, strict=True)))
-        if drawn.logprobs or drawn.errors:
-            outputs = tuple(_completed(output, drawn) for output in outputs)
         for output in outputs:
             if output.finish_reason is not None:
                 self._sampler.remove(output.request_id)
+        if drawn.logprobs:
+            outputs = tuple(_with_logprobs(output, drawn) for output in outputs)
+        if drawn.errors:
+            outputs = tuple(output for output in outputs if output.request_id not in drawn.errors)
+            rejected += tuple(
+                Rejected(request_id, RequestError(reason, code="invalid_grammar"))
+                for request_id, reason in drawn.errors.items()
+            )
         return StepOutputs(late + outputs, self.stats(), rejected)
 
     def stats(self) -> SchedulerStats:
@@ -144,11 +150,6 @@ class EngineLoop:
         return tuple(TokenOutput(request_id, (), FinishReason.TIMEOUT) for request_id in late)
 
 
-def _completed(output: TokenOutput, drawn: Drawn) -> TokenOutput:
-    """The output with what the sampler knows beside its token."""
+def _with_logprobs(output: TokenOutput, drawn: Drawn) -> TokenOutput:
     logprobs = drawn.logprobs.get(output.request_id)
-    return replace(
-        output,
-        logprobs=() if logprobs is None else (logprobs,),
-        error=drawn.errors.get(output.request_id, output.error),
-    )
+    return output if logprobs is None else replace(output, logprobs=(logprobs,))

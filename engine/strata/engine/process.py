@@ -176,7 +176,11 @@ class _Inbox(threading.Thread):
                 self.closing = self.closing or isinstance(command, Shutdown)
                 self._commands.put(command)
         except (EOFError, OSError):
-            self.closing = True
-            self._commands.put(Shutdown())
-            time.sleep(ORPHAN_SECONDS)
-            os._exit(1)  # the main thread is stuck
+            logger.debug("the parent is gone")
+        except Exception:
+            logger.exception("the engine cannot read what it is told")
+        # Without this thread nobody would hear of the parent's end.
+        self.closing = True
+        self._commands.put(Shutdown())
+        time.sleep(ORPHAN_SECONDS)
+        os._exit(1)  # the main thread is stuck

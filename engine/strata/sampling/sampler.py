@@ -29,7 +29,7 @@ MIN_LOGPROB = -9999.0  # what OpenAI gives for a token that cannot come; JSON ha
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """One token for each row, None where none could be drawn. By request id: logarithms of probabilities where they
-    were asked for, and why there is no token, where the reason is known."""
+    were asked for, and why there is no token, where a grammar is at fault."""
 
     token_ids: list[int | None] = field(default_factory=list)
     logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
