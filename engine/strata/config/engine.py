@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-DTYPES = ("bf16", "int8", "int4")
+DTYPES = ("bf16", "int8", "int4")  # what matrices may be rounded to; others are kept where a checkpoint has them
 DEVICES = ("auto", "cpu", "cuda")
 BLOCK_SIZES = (16, 32)
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise

@@ -11,6 +11,10 @@ from strata.quant.base import QuantizedTensor, Tensor
 
 WHOLE = slice(None)
 
+# The weights of a Hugging Face checkpoint: all of them, or which file has which.
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
 # Reads a stored tensor: of one that is stacked over experts the part of one, and of that some rows.
 Read = Callable[[int | None, slice], Tensor | QuantizedTensor]
 

@@ -17,8 +17,9 @@ from strata.config.model_name import ACCEPTED, HubName
 from strata.errors import CheckpointError, StorageError, UnfetchedError
 from strata.store.files import read_json
 from strata.store.progress import Phases, counter, phase
+from strata.store.sources.base import INDEX
 from strata.store.sources.hub_cache import HubCache, endpoint
-from strata.store.sources.hub_files import INDEX, gguf_files, is_weights, small_files, weight_files
+from strata.store.sources.hub_files import gguf_files, is_weights, small_files, weight_files
 
 logger = logging.getLogger(__name__)
 

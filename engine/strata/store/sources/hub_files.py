@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from strata.errors import CheckpointError
+from strata.store.sources.base import INDEX, SINGLE
 
-INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _NEEDED = ("config.json", "tokenizer.json")
 _TAKEN = ("tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
@@ -26,7 +25,7 @@ def small_files(files: Collection[str], origin: str) -> list[str]:
             f"{origin} has no {' and no '.join(missing)}; choose a repository that was made for Hugging Face's "
             "transformers and has a fast tokenizer, or one with a GGUF"
         )
-    index = [INDEX] if INDEX in files and _SINGLE not in files else []
+    index = [INDEX] if INDEX in files and SINGLE not in files else []
     return [*_NEEDED, *(file for file in _TAKEN if file in files), *index]
 
 
@@ -41,8 +40,8 @@ def weight_files(files: Collection[str], index: Mapping[str, Any], origin: str) 
                 f"{origin}: {INDEX} names files that are not there: {', '.join(lost) or 'none at all'}"
             )
         return named
-    if _SINGLE in files:
-        return [_SINGLE]
+    if SINGLE in files:
+        return [SINGLE]
     found = [file for file in files if is_weights(file)]
     if len(found) > 1:
         raise CheckpointError(f"{origin} has {', '.join(sorted(found)[:8])}, but no {INDEX} that says what is in them")

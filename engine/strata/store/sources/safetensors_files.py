@@ -9,10 +9,8 @@ from typing import Any
 from strata.errors import CheckpointError
 from strata.quant.base import Tensor
 from strata.store.files import read_json
-from strata.store.sources.base import WHOLE, SourceTensor
+from strata.store.sources.base import INDEX, SINGLE, WHOLE, SourceTensor
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 # The library maps a file, and what was read of it stays in memory as long as the map: it is renewed after these bytes.
 _MAPPED_BYTES = 64 << 20
 
@@ -27,15 +25,15 @@ class SafetensorsFiles:
         self._mapped: tuple[Path, Any] | None = None  # the file that was read last
         self._read_bytes = 0  # of it since it was mapped
         index: dict[str, str] = {}
-        files = [_SINGLE]
-        if not (path / _SINGLE).is_file():
+        files = [SINGLE]
+        if not (path / SINGLE).is_file():
             index = self._index()
             files = sorted(set(index.values())) or [file.name for file in path.glob("*.safetensors")]
         for file in files:
             self._add(path / file)
         lost = sorted(set(index) - set(self.tensors))
         if lost:
-            raise CheckpointError(f"{path / _INDEX} lists tensors that its files do not hold: {', '.join(lost[:8])}")
+            raise CheckpointError(f"{path / INDEX} lists tensors that its files do not hold: {', '.join(lost[:8])}")
 
     def read(self, name: str, expert: int | None = None, rows: slice = WHOLE) -> Tensor:
         """A tensor in its stored type; of one that is stacked along its first axis only the part of ``expert``; of
@@ -90,11 +88,11 @@ class SafetensorsFiles:
 
     def _index(self) -> dict[str, str]:
         """The file of each tensor; empty where one file that is named otherwise is all there is."""
-        path = self.path / _INDEX
+        path = self.path / INDEX
         if not path.exists():
             if len(list(self.path.glob("*.safetensors"))) == 1:  # AutoGPTQ's: gptq_model-4bit-128g.safetensors
                 return {}
-            raise CheckpointError(f"{self.path} has neither {_SINGLE} nor {_INDEX}; fetch the checkpoint again")
+            raise CheckpointError(f"{self.path} has neither {SINGLE} nor {INDEX}; fetch the checkpoint again")
         table = read_json(path).get("weight_map")
         if not isinstance(table, dict) or not table or not all(_is_file_name(file) for file in table.values()):
             raise CheckpointError(
