@@ -7,11 +7,11 @@ from typing import Any
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.chat import ChatTemplate
 from strata.server.output import thinking
 from strata.server.output.formats import Formats, call_parser
 from strata.server.reading import Reading
 from strata.server.schemas import ChatRequest
+from strata.server.template import ChatTemplate
 from strata.server.turns import turns_of
 
 _EFFORTS = ("low", "medium", "high")  # that models are trained on

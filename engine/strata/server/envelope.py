@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from strata.server.job import Answer, Choice, Job, MadeCall, Piece
+from strata.server.answer import Answer, Choice, MadeCall
+from strata.server.job import Job, Piece
 from strata.server.logprobs import ScoredToken, chat_logprobs, text_logprobs
 from strata.server.output.deltas import Arguments, Call, Content, Delta, Reasoning
 

@@ -15,11 +15,11 @@ from strata.engine.messages import EngineReady
 from strata.errors import RequestError
 from strata.request import SamplingParams
 from strata.scheduler.admission import check_length, check_vocabulary
-from strata.server.chat import ChatTemplate
 from strata.server.conversation import Opening, open_chat
 from strata.server.output.formats import Formats
 from strata.server.sampling import Sampling
 from strata.server.schemas import ChatRequest
+from strata.server.template import ChatTemplate
 from strata.server.tokenizer import Detokenizer, Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 
 from strata.errors import StoppingError
-from strata.server.answers import Healthy, NotHealthy, NotReady, Ready
+from strata.server.described import Healthy, NotHealthy, NotReady, Ready
 from strata.server.failures import RETRY_LOADING_SECONDS, STOPPING_HEADERS, describe, error_body
 from strata.server.metrics import CONTENT_TYPE
 from strata.server.service import Service

@@ -11,18 +11,26 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from strata.errors import RequestError, StrataError
-from strata.server.answers import ChatCompletion, Generated, ModelEntry, ModelList, Text, TextCompletion, Tokens
-from strata.server.answers import responses as answers
 from strata.server.body import Body
+from strata.server.described import (
+    ChatCompletion,
+    Generated,
+    ModelEntry,
+    ModelList,
+    Text,
+    TextCompletion,
+    Tokens,
+    answers,
+)
 from strata.server.description import takes
 from strata.server.envelope import ChatEnvelope, ChoicesEnvelope, PlainEnvelope, TextEnvelope
 from strata.server.job import Job
 from strata.server.parse import parse
-from strata.server.response_api.answers import ResponseObject
+from strata.server.response_api.described import ResponseObject
 from strata.server.response_api.envelope import ResponseEnvelope
 from strata.server.response_api.request import ResponseRequest
-from strata.server.responses import StreamedAnswer, WholeAnswer
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from strata.server.sending import StreamedAnswer, WholeAnswer
 from strata.server.service import Service
 from strata.server.tokens import DetokenizeRequest, TokenizeRequest
 

@@ -8,7 +8,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from strata.server.job import Answer, Job, Piece
+from strata.server.answer import Answer
+from strata.server.job import Job, Piece
 from strata.server.output.deltas import Arguments, Call, Content, Delta, Reasoning
 from strata.server.response_api.request import NamedChoice, ResponseRequest
 

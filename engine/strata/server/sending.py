@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _HEADER_WAIT_SECONDS = 1.0
 
 
-class Answer(Response):
+class JobResponse(Response):
     """An ASGI response that runs one job. Subclasses say how it is sent."""
 
     def __init__(self, service: Service, job: Job, envelope: Envelope) -> None:
@@ -48,7 +48,7 @@ class Answer(Response):
         raise NotImplementedError
 
 
-class WholeAnswer(Answer):
+class WholeAnswer(JobResponse):
     """One JSON body when the answer is complete."""
 
     async def _send(self, send: Send) -> None:
@@ -62,7 +62,7 @@ class WholeAnswer(Answer):
         await send({"type": "http.response.body", "body": body})
 
 
-class StreamedAnswer(Answer):
+class StreamedAnswer(JobResponse):
     """Server-sent events, a chunk for every piece of text."""
 
     async def _send(self, send: Send) -> None:

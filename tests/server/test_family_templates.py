@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import transformers
 
-from strata.server.chat import ChatTemplate
 from strata.server.messages import ChatMessage
+from strata.server.template import ChatTemplate
 from strata.server.tools import Tool
 from tests.server.families import TEMPLATES
 

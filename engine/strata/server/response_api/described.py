@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from strata.server.answers import SOMETIMES, Answered, CompletionDetails
+from strata.server.described import SOMETIMES, Answered, CompletionDetails
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -249,7 +249,7 @@ _EVENT = {  # what "stream": true sends, one after the other
 }
 
 
-def responses(answer: type[Answered], *codes: int, stream: bool = False) -> dict[int | str, dict[str, Any]]:
+def answers(answer: type[Answered], *codes: int, stream: bool = False) -> dict[int | str, dict[str, Any]]:
     """A route's answers for FastAPI: the one with the status 200, and its errors."""
     good: dict[str, Any] = {"model": answer, "description": answer.__doc__}
     if stream:

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from strata.errors import CheckpointError, RequestError
-from strata.server.chat import ChatTemplate
+from strata.server.template import ChatTemplate
 
 HELLO = [{"role": "user", "content": "<hello> & 'é'"}]
 
