@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def client(make_engine: Callable[..., FakeEngine], path: Path) -> Iterator[TestC
         assert opened.portal is not None
         opened.portal.call(wait_ready, service)
         yield opened
+
+
+def test_a_pipe_in_the_place_of_the_keys_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("secret")
+    keys = ApiKeys(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert keys.allow("secret")
+    with pytest.raises(OptionError, match="it is no regular file"):
+        ApiKeys(path)
 
 
 def test_lines_are_keys_but_comments_and_blank_ones(path: Path) -> None:

@@ -121,6 +121,20 @@ def test_a_store_that_a_process_has_open_stays_until_it_is_closed(
     assert names(cache) == {second.name}
 
 
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="is no model: it is neither a file nor a directory"):
+        resolve(str(tmp_path / "pipe"), "bf16", tmp_path / "cache")
+
+
+def test_a_config_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    source = write_hf(tmp_path / "m")
+    (source / "config.json").unlink()
+    os.mkfifo(source / "config.json")
+    with pytest.raises(CheckpointError, match=r"config\.json is no regular file"):
+        resolve(str(source), "bf16", tmp_path / "cache")
+
+
 def test_what_another_process_makes_stays(tmp_path: Path) -> None:
     source, cache = write_hf(tmp_path / "m"), tmp_path / "cache"
     first = resolve(str(source), "bf16", cache)

@@ -59,6 +59,8 @@ class ApiKeys:
 
     def _read(self) -> None:
         stamp = self._stamp()  # before the text: a change in between is seen at the next look
+        if not self._path.is_file():  # a pipe would keep everybody waiting for its writer
+            raise OSError("it is no regular file")
         lines = (line.strip() for line in self._path.read_text(encoding="utf-8").splitlines())
         keys = [line for line in lines if line and not line.startswith("#")]
         self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)

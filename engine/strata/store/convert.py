@@ -8,7 +8,6 @@ with the shard at which it was.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from strata.errors import CheckpointError, OptionError, StorageError, UsageError
 from strata.plan.shape import check
 from strata.store import manifest as manifests
 from strata.store.encode import encode_blob, encode_shared
-from strata.store.files import write_json
+from strata.store.files import read_json, write_json
 from strata.store.journal import Journal
 from strata.store.manifest import Contents, Manifest, Shard
 from strata.store.plan import plan
@@ -90,8 +89,8 @@ def is_current_store(path: Path) -> bool:
 
 def _manifest_table(path: Path) -> Any:
     try:
-        return json.loads((path / "config.json").read_text(encoding="utf-8"))[manifests.KEY]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return read_json(path / "config.json").get(manifests.KEY)
+    except CheckpointError:
         return None
 
 

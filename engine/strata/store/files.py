@@ -12,6 +12,8 @@ from strata.errors import CheckpointError
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; raises CheckpointError naming it."""
+    if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
+        raise CheckpointError(f"{path} is no regular file")
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

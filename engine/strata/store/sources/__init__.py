@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import Any
 
@@ -24,10 +25,12 @@ def source_path(name: BuiltinName | LocalName) -> Path:
         return builtin_path(name)
     try:
         path = Path(name.path).expanduser()
-        path.stat()
+        mode = path.stat().st_mode
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such home; ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(f"{name.path!r} is no model: {reason}. A model is {ACCEPTED}") from error
+    if not (S_ISREG(mode) or S_ISDIR(mode)):
+        raise CheckpointError(f"{name.path!r} is no model: it is neither a file nor a directory. A model is {ACCEPTED}")
     return path
 
 
