@@ -75,6 +75,7 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
     batch.add_argument(
         "--decode-latency-ms",
         type=milliseconds,
+        dest="decode_latency_seconds",
         default=DEFAULTS.scheduler.decode_latency_seconds,
         metavar="MS",
         help="what a step may take while sequences decode: prompts' chunks shrink to it; 0 lets them be whole "
@@ -204,6 +205,6 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
             max_waiting=arguments.max_waiting,
-            decode_latency_seconds=arguments.decode_latency_ms,
+            decode_latency_seconds=arguments.decode_latency_seconds,
         ),
     )
