@@ -33,7 +33,6 @@ def path(whole: Path, tmp_path: Path) -> Path:
 def test_sizes_agree(path: Path) -> None:
     store = Store.open(path)
     loaded = dict(store.load())
-    assert tuple(loaded) == store.names
     held = sum(
         weight.num_bytes if hasattr(weight, "num_bytes") else weight.numel() * weight.element_size()
         for weight in loaded.values()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
-
 import torch
-from torch import Tensor
 
 from strata.config import ModelConfig
-from strata.kernels.attention.batch import AttentionBatch
 from strata.kernels.select import Kernels
 from strata.models.decoder import Decoder
 from strata.models.gpt_oss import GptOss
@@ -20,21 +15,6 @@ from strata.models.qwen3 import Qwen3, Qwen3Moe
 from strata.models.weights import Weight, Weights, num_bytes
 from strata.plan.shape import check
 from strata.store.progress import Progress, counter
-
-
-class Model(Protocol):
-    """What the runner needs of a model."""
-
-    @property
-    def windows(self) -> Collection[int | None]:
-        """The different sliding windows of its layers; None among them where a layer sees all."""
-
-    def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
-        """token_ids int64 [tokens], one KV cache a layer -> hidden states [tokens, hidden]."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Rows of hidden states [rows, hidden] -> float32 [rows, vocab]."""
-
 
 ARCHITECTURES: dict[str, type[Decoder]] = {
     "LlamaForCausalLM": Llama,
@@ -55,7 +35,7 @@ def build(
     dtype: torch.dtype,
     max_positions: int,
     progress: Progress | None = None,
-) -> Model:
+) -> Decoder:
     """The model, from all of its tensors on their device (the dict is emptied of them).
 
     Activations are in ``dtype``; no sequence is longer than ``max_positions``. progress: called with the bytes of the

@@ -98,9 +98,6 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle: FakeCard) -> str:
         return handle.name
 
-    def nvmlDeviceGetUUID(self, handle: FakeCard) -> str:
-        return f"GPU-{self.cards.index(handle):08d}"
-
     def nvmlDeviceGetPciInfo(self, handle: FakeCard) -> Any:
         return SimpleNamespace(busId=f"00000000:{0x65 + self.cards.index(handle):02X}:00.0")
 

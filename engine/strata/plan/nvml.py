@@ -21,7 +21,6 @@ class GpuFacts:
 
     index: int
     name: str
-    uuid: str
     bus_id: str
     compute_capability: tuple[int, int]
     vram_bytes: int
@@ -77,7 +76,6 @@ class Nvml:
         return GpuFacts(
             index=index,
             name=str(self._call(library.nvmlDeviceGetName, handle)),
-            uuid=str(self._call(library.nvmlDeviceGetUUID, handle)),
             bus_id=str(self._call(library.nvmlDeviceGetPciInfo, handle).busId),
             compute_capability=tuple(self._call(library.nvmlDeviceGetCudaComputeCapability, handle)),
             vram_bytes=int(memory.total),

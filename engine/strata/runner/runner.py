@@ -13,7 +13,7 @@ from strata.config import EngineConfig
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
-from strata.models.registry import Model
+from strata.models.decoder import Decoder
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
 from strata.runner.inputs import build_inputs
@@ -30,7 +30,7 @@ class Runner:
 
     def __init__(
         self,
-        model: Model,
+        model: Decoder,
         vocab_size: int,
         device: Device,
         plan: MemoryPlan,
@@ -128,7 +128,7 @@ class Runner:
 
 def _load_model(
     store: Store, device: Device, dtype: torch.dtype, max_model_len: int, progress: Phases
-) -> tuple[Model, int]:
+) -> tuple[Decoder, int]:
     """The model, and the bytes that its weights take: kernels re-order them, so that is known only afterwards."""
     used_before = used_bytes(device)
     kernels = kernels_for(device.torch_device, dtype)

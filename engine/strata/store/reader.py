@@ -84,15 +84,6 @@ class Store:
         """Bytes of all weights in memory."""
         return self.manifest.contents.num_bytes
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The weights' Hugging Face names in the order in which ``load`` yields them."""
-        contents = self.manifest.contents
-        layout = contents.experts
-        if layout is None:
-            return tuple(contents.weights)
-        return (*contents.weights, *(f"{expert_name(*e)}.{name}" for e in layout.experts for name in layout.weights))
-
     def load(self, device: Any = "cpu", progress: Progress | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name: a QuantizedTensor in the formats int8, int4 and mxfp4, a plain tensor otherwise.
 
