@@ -77,7 +77,7 @@ def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pyte
     assert report.bandwidth > 1e8
     assert 0 < report.median_step_seconds <= report.decode_seconds
     assert report.kv_bytes_per_token == (20 + decode.WARM_UP + 4) * 2 * 2 * 2 * 16 * 2
-    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["convert", "verify", "load", "decode"]
+    assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["convert", "verify", "load", "prepare", "decode"]
     assert all(seen[-1][0] == "decode" and done <= total for _, done, total in seen)
 
 

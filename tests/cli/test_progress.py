@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from strata.cli.progress import Progress
+from strata.cli.progress import ProgressBar
 
 
 def test_a_terminal_gets_a_bar_for_each_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(on_terminal=True)
+    progress = ProgressBar(on_terminal=True)
     progress("convert", 0, 2_000_000)
     progress("convert", 2_000_000, 2_000_000)
     progress("load", 500_000, 1_000_000)
@@ -26,7 +26,7 @@ def test_a_terminal_gets_a_bar_for_each_phase(capsys: pytest.CaptureFixture[str]
 def test_a_log_gets_a_line_for_every_tenth(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = 0.0
-    progress = Progress(on_terminal=False, clock=lambda: now)
+    progress = ProgressBar(on_terminal=False, clock=lambda: now)
     for done in range(0, 101, 5):
         now = done / 5
         progress("load", done << 20, 100 << 20)
@@ -42,7 +42,7 @@ def test_a_log_gets_a_line_for_every_tenth(caplog: pytest.LogCaptureFixture) -> 
 def test_what_was_there_before_does_not_count_as_fast(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     seconds = iter([0.0, 0.0, 100.0])  # the beginning, and each line
-    progress = Progress(on_terminal=False, clock=lambda: next(seconds))
+    progress = ProgressBar(on_terminal=False, clock=lambda: next(seconds))
     progress("convert", 600 << 20, 1000 << 20)
     progress("convert", 700 << 20, 1000 << 20)
     assert [record.getMessage() for record in caplog.records] == [

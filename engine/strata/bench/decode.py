@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
-from strata.bench.load import Progress, check_positive, open_runner, table, together
+from strata.bench.loaded import check_positive, open_runner, table, together
 from strata.plan.parts import sum_parts
 from strata.plan.speed import kv_read_bytes, step_bytes
 from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
+    from strata.store.progress import Phases
     from strata.store.reader import Store
 
 WARM_UP = 4  # decode steps that are not counted: torch builds its kernels at their first call
@@ -88,7 +89,7 @@ def run(
     batch_size: int = 1,
     prompt_tokens: int = 64,
     output_tokens: int = 128,
-    progress: Progress,
+    progress: Phases,
 ) -> DecodeReport:
     """Prefill random prompts, then decode greedily, and measure.
 
@@ -140,7 +141,7 @@ def weight_bytes_per_step(store: Store, batch_size: int) -> int:
 
 
 def _decode(
-    runner: Runner, batch_size: int, prompt_tokens: int, output_tokens: int, progress: Progress
+    runner: Runner, batch_size: int, prompt_tokens: int, output_tokens: int, progress: Phases
 ) -> tuple[float, list[float]]:
     """Seconds of the prefill and of each counted decode step."""
     import torch

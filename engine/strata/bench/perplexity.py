@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.load import Progress, check_positive, open_runner, table, together
+from strata.bench.loaded import check_positive, open_runner, table, together
 from strata.errors import OptionError
 from strata.store.files import load_tokenizer
 
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
+    from strata.store.progress import Phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def run(
     window: int = 512,
     device: str = "auto",
     num_threads: int | None = None,
-    progress: Progress,
+    progress: Phases,
 ) -> PerplexityReport:
     """Perplexity of the UTF-8 file ``text`` under the model ``source``, which is anything that ``strata serve`` takes.
 
@@ -87,7 +88,7 @@ def run(
     )
 
 
-def negative_log_likelihoods(runner: Runner, token_ids: list[int], window: int, progress: Progress) -> list[float]:
+def negative_log_likelihoods(runner: Runner, token_ids: list[int], window: int, progress: Phases) -> list[float]:
     """In nats, of every token but the first, each predicted once: in the first window that reaches it."""
     out: list[float] = []
     stride = max(1, window // 2)

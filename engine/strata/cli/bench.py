@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from strata.cli import bench_serve
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_device, add_dtype, add_revision, add_source, source
-from strata.cli.progress import Progress
+from strata.cli.progress import ProgressBar
 from strata.engine import logs
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def _run(arguments: argparse.Namespace) -> int:
     model = source(arguments)
     require()
     logs.configure("INFO")
-    measure: Callable[[str, argparse.Namespace, Progress], Report] = arguments.measure
-    with Progress() as progress:
+    measure: Callable[[str, argparse.Namespace, ProgressBar], Report] = arguments.measure
+    with ProgressBar() as progress:
         report = measure(model, arguments, progress)
     print(json.dumps(report.as_dict(), indent=1) if arguments.json else "\n".join(report.lines()))
     return 0
 
 
-def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progress) -> Report:
+def _measure_decode(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Report:
     from strata.bench import decode
 
     return decode.run(
@@ -101,7 +101,7 @@ def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progres
     )
 
 
-def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: Progress) -> Report:
+def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Report:
     from strata.bench import perplexity
 
     return perplexity.run(

@@ -12,7 +12,7 @@ from strata.bench.serve.address import DEFAULT_URL, check_url
 from strata.bench.serve.mix import PUBLISHED, PUBLISHED_STREAMS, format_mix, parse_mix
 from strata.cli.arguments import listed, positive, require, whole
 from strata.cli.options import API_KEY
-from strata.cli.progress import Progress
+from strata.cli.progress import ProgressBar
 from strata.engine import logs
 
 MIX, STREAMS = format_mix(PUBLISHED), ",".join(map(str, PUBLISHED_STREAMS))
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         timeout_seconds=arguments.timeout,
     )
     logs.configure("INFO")
-    with Progress() as progress:
+    with ProgressBar() as progress:
         report = asyncio.run(sweep.run(options, progress))
     print(json.dumps(report.as_dict(), indent=1) if arguments.json else report.markdown(), end="\n" * arguments.json)
     if arguments.output is not None:

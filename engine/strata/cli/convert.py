@@ -7,7 +7,7 @@ from pathlib import Path
 
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_dtype, add_revision, add_source, source
-from strata.cli.progress import Progress
+from strata.cli.progress import ProgressBar
 from strata.config.engine import SHARD_SIZE
 from strata.engine import logs
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.store.convert import convert
 
     logs.configure("INFO")
-    with Progress() as progress:
+    with ProgressBar() as progress:
         path = convert(
             checkpoint,
             arguments.output_dir,

@@ -6,7 +6,7 @@ import argparse
 
 from strata.cli.arguments import require
 from strata.cli.options import add_revision, add_source, source
-from strata.cli.progress import Progress
+from strata.cli.progress import ProgressBar
 from strata.config.engine import DTYPES
 from strata.engine import logs
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.store.sources import obtain
 
     logs.configure("INFO")
-    with Progress() as progress:
+    with ProgressBar() as progress:
         if arguments.dtype is not None:
             path = resolve(model, arguments.dtype, progress=progress, refresh=True)
         else:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 IN_BYTES = ("wait", "download", "convert", "verify", "load", "prepare")  # phases; any other counts tokens
 
 
-class Progress:
+class ProgressBar:
     """Call it with the phase and how much of it is done, as often as that changes: bytes of the phases ``IN_BYTES``,
     tokens of any other; shows that, the rate and the time left. ``on_terminal`` None: look at stderr. ``clock``: gives
     seconds."""
@@ -43,7 +43,7 @@ class Progress:
             size = format_bytes(total) if phase in IN_BYTES else f"{total} tokens"
             logger.info("%s: %d %% of %s%s", phase, 10 * tenth, size, self._pace(phase, done, total))
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:

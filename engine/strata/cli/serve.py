@@ -70,7 +70,7 @@ def _access(arguments: argparse.Namespace) -> Access:
 
 
 async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket, access: Access) -> None:
-    from strata.cli.progress import Progress
+    from strata.cli.progress import ProgressBar
     from strata.engine.client import EngineClient
     from strata.engine.messages import LoadProgress
     from strata.server.lifetime import run as run_server
@@ -83,7 +83,7 @@ async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: 
         tool_format=arguments.tool_call_parser,
         reasoning_format=arguments.reasoning_parser,
     )
-    progress = Progress()
+    progress = ProgressBar()
 
     def on_progress(state: LoadProgress | None) -> None:
         if state is not None:

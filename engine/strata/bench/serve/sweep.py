@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from strata.bench.load import Progress
 from strata.bench.serve.client import Answer, BenchClient, open_client
 from strata.bench.serve.gpus import GpuSampler, sampling
 from strata.bench.serve.mix import PUBLISHED, PUBLISHED_STREAMS, Shape, draw, format_mix
@@ -19,6 +18,9 @@ from strata.bench.serve.report import INTERRUPTED, Report
 from strata.bench.serve.summary import Level, read_counters, summarise
 from strata.bench.serve.traffic import closed_loop, open_loop
 from strata.errors import EngineError, OptionError
+
+if TYPE_CHECKING:
+    from strata.store.progress import Phases
 
 REQUESTS_PER_STREAM = 4  # of a level, unless told otherwise
 OPEN_LOOP_REQUESTS = 64
@@ -50,7 +52,7 @@ class _Request:
     output_tokens: int
 
 
-async def run(options: ServeOptions, progress: Progress, *, nvml: Any | None = None) -> Report:
+async def run(options: ServeOptions, progress: Phases, *, nvml: Any | None = None) -> Report:
     """Measure. Cancelling ends it with a report of what there is until then, as does a server that is gone.
 
     ``progress``: called with (level, chunks of text, tokens asked for). ``nvml``: stands in for pynvml. Raises
@@ -67,7 +69,7 @@ async def run(options: ServeOptions, progress: Progress, *, nvml: Any | None = N
 
 
 class _Sweep:
-    def __init__(self, options: ServeOptions, client: BenchClient, progress: Progress) -> None:
+    def __init__(self, options: ServeOptions, client: BenchClient, progress: Phases) -> None:
         self._options = options
         self._client = client
         self._progress = progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,9 +14,8 @@ from strata.runner.threads import spin_briefly
 if TYPE_CHECKING:
     from strata.runner.runner import Runner
     from strata.scheduler.batch import Batch
+    from strata.store.progress import Phases
     from strata.store.reader import Store
-
-Progress = Callable[[str, int, int], None]  # phase ("convert", "load", ...), done, total
 
 
 def open_runner(
@@ -27,7 +26,7 @@ def open_runner(
     num_threads: int | None,
     max_model_len: int,
     max_num_seqs: int = 1,
-    progress: Progress,
+    progress: Phases,
 ) -> tuple[Store, Runner]:
     """Convert the model if need be and load it, with a KV cache for ``max_num_seqs`` sequences of ``max_model_len``
     tokens.
