@@ -65,10 +65,46 @@ async def run(
     server = _Server(http_config(service, access))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
+    with _signals(grace_seconds) as (stopped, forced):
+        try:
+            await _first_of(serving, watching, stopped)
+            loop = asyncio.get_running_loop()
+            until = loop.time() + grace_seconds
+            if stopped.done():
+                draining = asyncio.create_task(service.drain())
+                await _first_of(draining, serving, watching, forced, seconds=grace_seconds)
+                await _cancel(draining)
+            server.should_exit = True
+            await _first_of(serving, forced, seconds=max(0, until - loop.time()))
+            if not serving.done() and not forced.done():
+                logger.warning("the time is over: requests in flight end with an error")
+                await _first_of(asyncio.create_task(service.close()), forced)
+                await _first_of(serving, forced, seconds=_LAST_WORDS_SECONDS)
+            for task in (watching, serving):
+                if task.done():
+                    task.result()
+            if service.error is not None:  # nobody may have looked since
+                raise service.error
+        finally:
+            await _cancel(serving, watching)
+            await _close(service, forced)
+            listener.close()
 
+
+async def _close(service: Service, forced: asyncio.Future[None]) -> None:
+    """End the engine, by force as soon as ``forced`` is done."""
+    closing = asyncio.create_task(service.close())
+    await _first_of(closing, forced)
+    await _first_of(closing, seconds=_FORCED_SECONDS)
+    await _cancel(closing)  # an engine that still runs is killed
+
+
+@contextlib.contextmanager
+def _signals(grace_seconds: int) -> Iterator[tuple[asyncio.Future[None], asyncio.Future[None]]]:
+    """Two futures: the first SIGTERM or SIGINT ends one, the second the other."""
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()  # by the first signal
-    forced: asyncio.Future[None] = loop.create_future()  # by the second
+    stopped: asyncio.Future[None] = loop.create_future()
+    forced: asyncio.Future[None] = loop.create_future()
 
     def stop() -> None:
         if not stopped.done():
@@ -78,39 +114,17 @@ async def run(
             logger.warning("a second signal: ending now")
             forced.set_result(None)
 
-    async def first_of(*waited: asyncio.Future[None], seconds: float | None = None) -> None:
-        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
-        await first_of(serving, watching, stopped)
-        until = loop.time() + grace_seconds
-        if stopped.done():
-            draining = asyncio.create_task(service.drain())
-            await first_of(draining, serving, watching, forced, seconds=grace_seconds)
-            await _cancel(draining)
-        server.should_exit = True
-        await first_of(serving, forced, seconds=max(0, until - loop.time()))
-        if not serving.done() and not forced.done():
-            logger.warning("the time is over: requests in flight end with an error")
-            await first_of(asyncio.create_task(service.close()), forced)
-            await first_of(serving, forced, seconds=_LAST_WORDS_SECONDS)
-        if watching.done():
-            watching.result()
-        if serving.done():
-            serving.result()
-        if service.error is not None:  # nobody may have looked since
-            raise service.error
+        yield stopped, forced
     finally:
-        await _cancel(serving, watching)
-        closing = asyncio.create_task(service.close())
-        await first_of(closing, forced)
-        await first_of(closing, seconds=_FORCED_SECONDS)
-        await _cancel(closing)  # an engine that still runs is killed
-        listener.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def _first_of(*waited: asyncio.Future[None], seconds: float | None = None) -> None:
+    await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 import strata
 from strata.engine.api import Engine
-from strata.scheduler.stats import WaitReason
+from strata.scheduler.stats import SchedulerStats, WaitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("stop", "length", "timeout", "abort", "error", "rejected", "overloaded", "unavailable")
@@ -85,75 +85,100 @@ class Pace:
         self._metrics.generation_tokens.inc(num_tokens)
 
 
+# What the scheduler counts, one figure each.
+_FIGURES: tuple[
+    tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Callable[[SchedulerStats], float]], ...
+] = (
+    (
+        GaugeMetricFamily,
+        "strata_requests_running",
+        "Requests that hold KV blocks.",
+        lambda stats: stats.num_running,
+    ),
+    (
+        GaugeMetricFamily,
+        "strata_requests_waiting",
+        "Requests in the queue.",
+        lambda stats: stats.num_waiting,
+    ),
+    (
+        CounterMetricFamily,
+        "strata_step_seconds",
+        "Seconds that the engine's steps took.",
+        lambda stats: stats.step_seconds,
+    ),
+    (
+        CounterMetricFamily,
+        "strata_preemptions",
+        "Requests put back into the queue for want of KV blocks.",
+        lambda stats: stats.num_preemptions,
+    ),
+    (
+        CounterMetricFamily,
+        "strata_prefix_cache_queries",
+        "Prompt tokens that were looked for in the prefix cache.",
+        lambda stats: stats.num_prefix_queries,
+    ),
+    (
+        CounterMetricFamily,
+        "strata_prefix_cache_hits",
+        "Prompt tokens that the prefix cache had.",
+        lambda stats: stats.num_prefix_hits,
+    ),
+    (
+        GaugeMetricFamily,
+        "strata_prefill_chunk_tokens",
+        "Prompt tokens that a step with decoding sequences may run now.",
+        lambda stats: stats.max_prefill_tokens,
+    ),
+)
+_NOTHING = SchedulerStats(0, 0, 0, 0, 0)  # until the engine says more
+
+
 class _EngineState(Collector):
-    """Gauges that mirror the engine; reading them at scrape time costs the token path nothing."""
+    """Mirrors the engine; reading it at scrape time costs the token path nothing."""
 
     def __init__(self, engine: Engine, model_name: str) -> None:
         self._engine = engine
         self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
-        ready, progress, stats = self._engine.ready, self._engine.progress, self._engine.stats
         yield GaugeMetricFamily(
             "strata_engine_ready", "1 while the engine serves, else 0.", value=self._engine.state == "ready"
         )
+        yield self._build()
+        yield self._load()
+        stats = self._engine.stats or _NOTHING
+        for family, name, text, figure in _FIGURES:
+            yield family(name, text, value=figure(stats))
+        waiting = {reason.value: stats.num_waiting if stats.waiting_for is reason else 0 for reason in WaitReason}
+        text = "Requests in the queue by what the first lacks."
+        yield _gauges("strata_requests_waiting_by_reason", text, "reason", waiting)
+        blocks = {
+            "free": stats.num_free_blocks - stats.num_cached_blocks,
+            "cached": stats.num_cached_blocks,
+            "used": stats.num_total_blocks - stats.num_free_blocks,
+        }
+        yield _gauges("strata_kv_blocks", "Blocks of the KV cache.", "state", blocks)
+
+    def _build(self) -> Metric:
+        ready = self._engine.ready
+        facts = {"dtype": ready.dtype, "device": ready.device} if ready else {"dtype": "", "device": ""}
         build = InfoMetricFamily("strata_build", "Version, and what is served.")
-        build.add_metric(
-            [],
-            {
-                "version": strata.__version__,
-                "model": self._model_name,
-                "dtype": ready.dtype if ready else "",
-                "device": ready.device if ready else "",
-            },
+        build.add_metric([], {"version": strata.__version__, "model": self._model_name, **facts})
+        return build
+
+    def _load(self) -> Metric:
+        progress = self._engine.progress
+        num_bytes = (
+            {"done": progress.bytes_done, "total": progress.bytes_total} if progress else {"done": 0, "total": 0}
         )
-        yield build
-        load = GaugeMetricFamily("strata_load_bytes", "Bytes of the present or last load phase.", labels=["state"])
-        load.add_metric(["done"], progress.bytes_done if progress else 0)
-        load.add_metric(["total"], progress.bytes_total if progress else 0)
-        yield load
-        yield GaugeMetricFamily(
-            "strata_requests_running", "Requests that hold KV blocks.", value=stats.num_running if stats else 0
-        )
-        yield GaugeMetricFamily(
-            "strata_requests_waiting", "Requests in the queue.", value=stats.num_waiting if stats else 0
-        )
-        waiting = GaugeMetricFamily(
-            "strata_requests_waiting_by_reason", "Requests in the queue by what the first lacks.", labels=["reason"]
-        )
-        for reason in WaitReason:
-            waiting.add_metric([reason], stats.num_waiting if stats and stats.waiting_for is reason else 0)
-        yield waiting
-        blocks = GaugeMetricFamily("strata_kv_blocks", "Blocks of the KV cache.", labels=["state"])
-        total, free, cached = (
-            (stats.num_total_blocks, stats.num_free_blocks, stats.num_cached_blocks) if stats else (0, 0, 0)
-        )
-        blocks.add_metric(["free"], free - cached)
-        blocks.add_metric(["cached"], cached)
-        blocks.add_metric(["used"], total - free)
-        yield blocks
-        yield CounterMetricFamily(
-            "strata_step_seconds",
-            "Seconds that the engine's steps took.",
-            value=stats.step_seconds if stats else 0,
-        )
-        yield CounterMetricFamily(
-            "strata_preemptions",
-            "Requests put back into the queue for want of KV blocks.",
-            value=stats.num_preemptions if stats else 0,
-        )
-        yield CounterMetricFamily(
-            "strata_prefix_cache_queries",
-            "Prompt tokens that were looked for in the prefix cache.",
-            value=stats.num_prefix_queries if stats else 0,
-        )
-        yield CounterMetricFamily(
-            "strata_prefix_cache_hits",
-            "Prompt tokens that the prefix cache had.",
-            value=stats.num_prefix_hits if stats else 0,
-        )
-        yield GaugeMetricFamily(
-            "strata_prefill_chunk_tokens",
-            "Prompt tokens that a step with decoding sequences may run now.",
-            value=stats.max_prefill_tokens if stats else 0,
-        )
+        return _gauges("strata_load_bytes", "Bytes of the present or last load phase.", "state", num_bytes)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """One for each value of a label."""
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
