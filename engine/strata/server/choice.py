@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from strata.engine.api import Engine
 from strata.errors import EngineError
-from strata.request import FinishReason
+from strata.request import FinishReason, TokenOutput
 from strata.server.job import Job, Piece
 from strata.server.logprobs import ScoredText
 from strata.server.metrics import Metrics, Pace
@@ -21,6 +21,40 @@ from strata.server.stop import StopStrings
 _TURN = 32
 
 
+class _Text:
+    """What the tokens of one choice say, as far as it is certain."""
+
+    def __init__(self, job: Job, index: int, model: ServedModel) -> None:
+        self._index = index
+        self._num_tokens = 0
+        self._detokenizer = model.detokenizer(job.reading.marks if job.reading is not None else ())
+        self._scored = ScoredText(self._detokenizer, model.token_bytes) if job.wants_logprobs else None
+        self._stops = StopStrings(job.stop_strings)
+        self._reader = Reader(job.reading) if job.reading is not None else None
+
+    def feed(self, output: TokenOutput) -> Piece | None:
+        """Take in new tokens; gives the next piece, None when nothing shows yet."""
+        ids, reason = output.token_ids, output.finish_reason
+        self._num_tokens += len(ids)
+        if reason is FinishReason.STOP:
+            ids = ids[:-1]  # the token that stops is no part of the text
+        text = self._detokenizer.feed(ids) if self._scored is None else self._scored.feed(ids, output.logprobs)
+        if reason is not None:
+            text += self._detokenizer.flush()
+        text, met = self._stops.feed(text, is_last=reason is not None)
+        tokens = () if self._scored is None else self._scored.shown(text, is_all=reason is not None and not met)
+        if met:
+            reason = FinishReason.STOP
+        deltas: tuple[Delta, ...] = ()
+        if self._reader is not None:
+            deltas, text = self._reader.feed(text, is_last=reason is not None), ""
+            if self._reader.is_over:
+                reason = FinishReason.STOP
+        if reason is None and not (text or deltas or tokens):
+            return None
+        return Piece(self._index, text, reason, self._num_tokens, output.num_cached_tokens, tokens, deltas)
+
+
 async def generate_choice(
     job: Job, index: int, engine: Engine, model: ServedModel, metrics: Metrics
 ) -> AsyncGenerator[Piece, None]:
@@ -28,41 +62,23 @@ async def generate_choice(
 
     Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
     """
-    request = job.requests[index]
-    reader = Reader(job.reading) if job.reading is not None else None
-    detokenizer = model.detokenizer(job.reading.marks if job.reading is not None else ())
-    scored = ScoredText(detokenizer, model.token_bytes) if request.sampling.logprobs is not None else None
-    stops = StopStrings(job.stop_strings)
+    request, text = job.requests[index], _Text(job, index, model)
     pace = Pace(metrics, job.arrived, len(request.prompt_token_ids) if job.is_first_of_prompt(index) else None)
     num_tokens = 0
     async with aclosing(engine.generate(request)) as outputs:
         async for output in outputs:
-            ids, reason = output.token_ids, output.finish_reason
-            if reason is FinishReason.ABORT or reason is FinishReason.ERROR:
+            if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
                 raise EngineError(output.error or "the engine was closed before the answer was complete")
-            if ids:
-                pace.count(len(ids))
-                num_tokens += len(ids)
+            if output.token_ids:
+                pace.count(len(output.token_ids))
+                num_tokens += len(output.token_ids)
                 if num_tokens % _TURN == 0:
                     await asyncio.sleep(0)
-            if reason is FinishReason.STOP:
-                ids = ids[:-1]  # the token that stops is no part of the text
-            text = detokenizer.feed(ids) if scored is None else scored.feed(ids, output.logprobs)
-            if reason is not None:
-                text += detokenizer.flush()
-            text, met = stops.feed(text, is_last=reason is not None)
-            tokens = () if scored is None else scored.shown(text, is_all=reason is not None and not met)
-            if met:
-                reason = FinishReason.STOP
-            deltas: tuple[Delta, ...] = ()
-            if reader is not None:
-                deltas, text = reader.feed(text, is_last=reason is not None), ""
-                if reader.is_over:
-                    reason = FinishReason.STOP
-            if reason is not None or text or deltas or tokens:
-                yield Piece(index, text, reason, num_tokens, output.num_cached_tokens, tokens, deltas)
-            if reason is not None:
-                return
+            piece = text.feed(output)
+            if piece is not None:
+                yield piece
+                if piece.finish_reason is not None:
+                    return
     raise EngineError("the engine ended the answer without a reason")
 
 
