@@ -150,6 +150,9 @@ async def test_a_second_signal_ends_at_once(running: Callable[..., Running], htt
     await task
     assert server.engine.state == "closed"
     answer.cancel()
+    await asyncio.wait([answer])
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not [task for task in left if "lifespan" in repr(task)]  # it would end with a traceback
 
 
 class StuckEngine(FakeEngine):

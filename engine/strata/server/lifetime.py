@@ -88,6 +88,7 @@ async def run(
         finally:
             await _cancel(serving, watching)
             await _close(service, forced)
+            await _end_lifespan(server)
             listener.close()
 
 
@@ -97,6 +98,12 @@ async def _close(service: Service, forced: asyncio.Future[None]) -> None:
     await _first_of(closing, forced)
     await _first_of(closing, seconds=_FORCED_SECONDS)
     await _cancel(closing)  # an engine that still runs is killed
+
+
+async def _end_lifespan(server: uvicorn.Server) -> None:
+    """Where uvicorn was not let to end by itself, the application still waits to hear of the end."""
+    if hasattr(server, "lifespan"):
+        await _first_of(asyncio.create_task(server.lifespan.shutdown()), seconds=_FORCED_SECONDS)
 
 
 @contextlib.contextmanager
