@@ -26,31 +26,16 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
     UnsupportedModelError for an architecture, an activation or a RoPE that no model here has.
     """
     keys = Keys(table, origin)
-    architectures = table.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise CheckpointError(f"{origin}: 'architectures' is {architectures!r}; a list with the class name is needed")
-    family = _FAMILIES.get(architectures[0])
-    if family is None:
-        raise UnsupportedModelError(
-            f"{origin}: architecture {architectures[0]!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
-        )
+    architecture, family = _family_of(table, origin)
     _check_activation(keys)
     num_layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
-    num_heads = keys.whole("num_attention_heads")
     hidden_size = keys.whole("hidden_size")
-    # null is not a missing key here: it gives every query head a KV head of its own.
-    missing = family.num_kv_heads if "num_key_value_heads" not in table else None
-    num_kv_heads = keys.whole("num_key_value_heads", missing or num_heads)
-    if num_heads % num_kv_heads:
-        raise CheckpointError(f"{origin}: {num_heads} attention heads do not divide into {num_kv_heads} KV heads")
-    head_dim = keys.whole("head_dim", family.head_dim or hidden_size // num_heads)
-    if head_dim % 2 or head_dim < 4:
-        raise CheckpointError(f"{origin}: a head has {head_dim} dimensions; RoPE needs an even number, 4 at least")
+    num_heads, num_kv_heads, head_dim = _heads(keys, family, hidden_size)
     intermediate_size = keys.whole("intermediate_size")
     experts = family.experts(keys, intermediate_size) if family.experts else None
     has_bias = family.has_bias if family.bias_key is None else keys.flag(family.bias_key, family.has_bias)
     return ModelConfig(
-        architecture=architectures[0],
+        architecture=architecture,
         vocab_size=keys.whole("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=intermediate_size,
@@ -73,6 +58,33 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
         swiglu_limit=_swiglu_limit(keys) if family.clamped_swiglu else None,
         eos_token_ids=token_ids(table, "eos_token_id", origin=origin),
     )
+
+
+def _family_of(table: Mapping[str, Any], origin: str) -> tuple[str, _Family]:
+    """The architecture's name, and what its models have in common."""
+    architectures = table.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise CheckpointError(f"{origin}: 'architectures' is {architectures!r}; a list with the class name is needed")
+    family = _FAMILIES.get(architectures[0])
+    if family is None:
+        raise UnsupportedModelError(
+            f"{origin}: architecture {architectures[0]!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
+        )
+    return architectures[0], family
+
+
+def _heads(keys: Keys, family: _Family, hidden_size: int) -> tuple[int, int, int]:
+    """Numbers of query and of KV heads, and the dimensions of one."""
+    num_heads = keys.whole("num_attention_heads")
+    # null is not a missing key here: it gives every query head a KV head of its own.
+    missing = family.num_kv_heads if "num_key_value_heads" not in keys.table else None
+    num_kv_heads = keys.whole("num_key_value_heads", missing or num_heads)
+    if num_heads % num_kv_heads:
+        raise CheckpointError(f"{keys.origin}: {num_heads} attention heads do not divide into {num_kv_heads} KV heads")
+    head_dim = keys.whole("head_dim", family.head_dim or hidden_size // num_heads)
+    if head_dim % 2 or head_dim < 4:
+        raise CheckpointError(f"{keys.origin}: a head has {head_dim} dimensions; RoPE needs an even number, 4 at least")
+    return num_heads, num_kv_heads, head_dim
 
 
 def token_ids(table: Mapping[str, Any], key: str, *, origin: str) -> tuple[int, ...]:
