@@ -89,6 +89,13 @@ def start(site: Site, role: str) -> None:
     described = service(site, role)
     if processes.main_process(site.instance, role) is None:
         machine.spawn(site.instance, role, described.command, described.environment)
+        # What was spawned is seen as its role only once it runs its own program.
+        processes.wait_until(
+            lambda: processes.main_process(site.instance, role) is not None,
+            30,
+            f"{role} to run",
+            instance=site.instance,
+        )
 
 
 def stop(site: Site, role: str) -> None:
