@@ -204,7 +204,8 @@ class Service:
         """The answer as it grows, pieces of all choices in the order in which they come; a choice's last piece has a
         finish reason. Closing the iterator ends the generation.
 
-        Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
+        Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError, or RequestError
+        for a grammar that met a limit on the way.
         """
         model = self.model()
         num_held = 0  # places in the engine
