@@ -179,11 +179,11 @@ def main() -> None:
     for ending, times in endings.most_common():
         print(f"{times:7}  {ending}")
     print(f"{tokens:7.0f}  tokens in {seconds:.0f} s; the server counted {counted}")
-    print(f"         KV blocks: {after['strata_kv_blocks{state=used}']:.0f} used, "
-          f"{after['strata_kv_blocks{state=free}']:.0f} free")  # fmt: skip
+    blocks = {state: int(after[f"strata_kv_blocks{{state={state}}}"]) for state in ("used", "cached", "free")}
+    print("         KV blocks: " + ", ".join(f"{count} {state}" for state, count in blocks.items()))
     if set(endings) - {"ok", "left"}:
         sys.exit("some requests did not end as they should")
-    if after["strata_kv_blocks{state=used}"]:
+    if blocks["used"]:
         sys.exit("KV blocks are still in use")
     if sum(counted.values()) != given.requests:
         sys.exit(f"{given.requests} requests were sent, {sum(counted.values()):.0f} counted")
