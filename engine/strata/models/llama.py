@@ -5,11 +5,12 @@ from __future__ import annotations
 from strata.config import ModelConfig
 from strata.models.decoder import Decoder
 from strata.models.layers import Attention, FeedForward, GatedMLP
+from strata.models.moe import ExpertsBesideShared, RoutedExperts
 from strata.models.weights import Weights
 
 
 class Llama(Decoder):
-    """Plain attention and one gated MLP a layer."""
+    """Plain attention and one gated MLP a layer, or the experts that its family has in the place of one."""
 
     @staticmethod
     def attention(config: ModelConfig, weights: Weights, name: str, layer: int) -> Attention:
@@ -17,4 +18,8 @@ class Llama(Decoder):
 
     @staticmethod
     def feed_forward(config: ModelConfig, weights: Weights, name: str, layer: int) -> FeedForward:
-        return GatedMLP(weights, name)
+        if not config.expert_layers[layer]:
+            return GatedMLP(weights, name)
+        assert config.experts is not None, "a layer of experts has its configuration"
+        kind = ExpertsBesideShared if config.experts.shared_intermediate_size else RoutedExperts
+        return kind(config.experts, weights, name)

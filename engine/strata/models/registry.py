@@ -9,9 +9,9 @@ from strata.kernels.select import Kernels
 from strata.models.decoder import Decoder
 from strata.models.gpt_oss import GptOss
 from strata.models.llama import Llama
-from strata.models.mistral import Mistral, Mixtral
-from strata.models.qwen2 import Qwen2, Qwen2Moe
-from strata.models.qwen3 import Qwen3, Qwen3Moe
+from strata.models.mistral import Mistral
+from strata.models.qwen2 import Qwen2
+from strata.models.qwen3 import Qwen3
 from strata.models.weights import Weight, Weights, num_bytes
 from strata.plan.shape import check
 from strata.store.progress import Progress, counter
@@ -19,11 +19,11 @@ from strata.store.progress import Progress, counter
 ARCHITECTURES: dict[str, type[Decoder]] = {
     "LlamaForCausalLM": Llama,
     "MistralForCausalLM": Mistral,
-    "MixtralForCausalLM": Mixtral,
+    "MixtralForCausalLM": Mistral,
     "Qwen2ForCausalLM": Qwen2,
-    "Qwen2MoeForCausalLM": Qwen2Moe,
+    "Qwen2MoeForCausalLM": Qwen2,
     "Qwen3ForCausalLM": Qwen3,
-    "Qwen3MoeForCausalLM": Qwen3Moe,
+    "Qwen3MoeForCausalLM": Qwen3,
     "GptOssForCausalLM": GptOss,
 }
 
