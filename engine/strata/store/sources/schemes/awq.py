@@ -47,6 +47,9 @@ def _weight(files: SafetensorsFiles, module: str) -> StoredWeight:
 
 
 def _unpack(words: Tensor, rows: slice) -> Tensor:
-    """int32 [n, outputs/8] -> uint8 [outputs, n], of which ``rows``."""
-    codes = unpack(words, 4)
-    return codes.view(len(codes), -1, 8)[..., _NIBBLE].view(codes.shape).T[rows].contiguous()
+    """int32 [n, outputs/8] -> uint8 [outputs, n], of which ``rows``: no other words are unpacked."""
+    first, last, step = rows.indices(8 * words.shape[1])
+    held = first // 8
+    codes = unpack(words[:, held : -(-last // 8)], 4)
+    outputs = codes.view(len(codes), -1, 8)[..., _NIBBLE].view(codes.shape).T
+    return outputs[first - 8 * held : last - 8 * held : step].contiguous()
