@@ -48,15 +48,13 @@ def stream(client: OpenAI, model: str, question: str, *, max_tokens: int) -> Ite
 
 
 def metrics(base_url: str) -> dict[str, float]:
-    """Samples without labels by name, and with one outcome label as ``name{outcome}``."""
+    """Samples by name and labels: ``strata_requests_total{outcome=stop}``."""
     text = httpx.get(f"{base_url}/metrics", trust_env=False, timeout=30).raise_for_status().text
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if not sample.labels:
-                found[sample.name] = sample.value
-            elif set(sample.labels) == {"outcome"}:
-                found[f"{sample.name}{{{sample.labels['outcome']}}}"] = sample.value
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return found
 
 

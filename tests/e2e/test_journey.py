@@ -94,7 +94,7 @@ def test_metrics_count_what_was_answered(url: str) -> None:
     assert grown["strata_generation_tokens_total"] == answer.usage.completion_tokens
     assert grown["strata_prompt_tokens_total"] == answer.usage.prompt_tokens
     assert grown[f"{chat.TTFT}_count"] == 1
-    assert grown[f"strata_requests_total{{{answer.choices[0].finish_reason}}}"] == 1
+    assert grown[f"strata_requests_total{{outcome={answer.choices[0].finish_reason}}}"] == 1
 
 
 def test_a_cpu_model_asks_for_no_gpu(target: Target, served: Object) -> None:

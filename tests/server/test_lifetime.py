@@ -44,6 +44,13 @@ class Running:
             )
         )
 
+    async def in_flight(self, http: httpx.AsyncClient, n: int = 1) -> asyncio.Task[httpx.Response]:
+        """A chat that the engine has begun, and goes on with when it is resumed."""
+        self.engine.pause()
+        answer = asyncio.create_task(http.post(f"{self.url}/v1/chat/completions", json=CHAT | {"n": n}))
+        await self.engine.wait_until(lambda engine: engine.num_open == n)
+        return answer
+
     @property
     def url(self) -> str:
         host, port = self.listener.getsockname()
@@ -107,9 +114,7 @@ async def test_an_engine_that_dies_while_the_server_ends_is_told(
     server = running()
     task = server.start(grace_seconds=3600)
     await server.ready.wait()
-    server.engine.pause()
-    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT | {"n": 2}))
-    await server.engine.wait_until(lambda engine: engine.num_open == 2)
+    answer = await server.in_flight(http, n=2)
     os.kill(os.getpid(), signal.SIGTERM)
     while (await http.get(f"{server.url}/ready")).status_code == 200:
         pass
@@ -127,9 +132,7 @@ async def test_requests_that_outlast_the_grace_are_ended(
     server = running()
     task = server.start(grace_seconds=0)
     await server.ready.wait()
-    server.engine.pause()
-    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
-    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    answer = await server.in_flight(http)
     os.kill(os.getpid(), signal.SIGTERM)
     response = await answer
     assert response.status_code == 500
@@ -141,9 +144,7 @@ async def test_a_second_signal_ends_at_once(running: Callable[..., Running], htt
     server = running()
     task = server.start(grace_seconds=3600)
     await server.ready.wait()
-    server.engine.pause()
-    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
-    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    answer = await server.in_flight(http)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(0)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -180,8 +181,7 @@ async def test_a_second_signal_does_not_wait_for_a_stuck_engine(
     await server.ready.wait()
     server.engine.pause()
     if not is_idle:
-        answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
-        await server.engine.wait_until(lambda engine: engine.num_open == 1)
+        answer = await server.in_flight(http)
     os.kill(os.getpid(), signal.SIGTERM)
     await server.engine.closing.wait()
     assert not task.done()
@@ -232,9 +232,7 @@ async def test_an_engine_that_dies_later_ends_the_server_and_its_requests(
     server = running()
     task = server.start()
     await server.ready.wait()
-    server.engine.pause()
-    answer = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=CHAT))
-    await server.engine.wait_until(lambda engine: engine.num_open == 1)
+    answer = await server.in_flight(http)
     server.engine.fail("signal 9")
     response = await answer
     assert response.status_code == 500

@@ -19,8 +19,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 from tqdm import tqdm
+
+from tests.e2e.chat import metrics
 
 WORDS = (
     "the",
@@ -113,17 +114,6 @@ async def soak(url: str, count: int, concurrency: int, seed: int) -> Counter[str
 
         await asyncio.gather(*(work() for _ in range(concurrency)))
     return endings
-
-
-def metrics(url: str) -> dict[str, float]:
-    """Samples by name and labels: ``strata_kv_blocks{state=free}``."""
-    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=30).raise_for_status().text
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return found
 
 
 def wait_idle(url: str, seconds: float = 60) -> dict[str, float]:
