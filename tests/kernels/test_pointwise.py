@@ -8,9 +8,9 @@ import torch
 from strata import quant
 from strata.kernels.clamped_swiglu.reference import clamped_swiglu
 from strata.kernels.embedding.reference import embedding
+from strata.kernels.operations import operations_for
 from strata.kernels.rms_norm.reference import rms_norm
 from strata.kernels.rope.reference import rope_, rope_table
-from strata.kernels.select import kernels_for
 from strata.kernels.silu_mul.reference import silu_mul
 
 DTYPES = [pytest.param(torch.float32, 1e-6, id="float32"), pytest.param(torch.bfloat16, 6e-3, id="bf16")]
@@ -28,7 +28,7 @@ def test_rms_norm(dtype: torch.dtype, tolerance: float) -> None:
     expected = weight.double() * wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
     assert relative(rms_norm(x, weight, eps), expected) < tolerance
     before = x.clone()
-    assert relative(kernels_for(torch.device("cpu"), dtype).rms_norm(weight, eps, dtype)(x), expected) < tolerance
+    assert relative(operations_for(torch.device("cpu"), dtype).rms_norm(weight, eps, dtype)(x), expected) < tolerance
     assert torch.equal(x, before)
 
 
@@ -39,7 +39,7 @@ def test_rms_norm_of_each_head(dtype: torch.dtype, tolerance: float) -> None:
     wide = x.double()
     expected = weight.double() * wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
     assert relative(rms_norm(x, weight, eps), expected) < tolerance
-    assert relative(kernels_for(torch.device("cpu"), dtype).rms_norm(weight, eps, dtype)(x), expected) < tolerance
+    assert relative(operations_for(torch.device("cpu"), dtype).rms_norm(weight, eps, dtype)(x), expected) < tolerance
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)

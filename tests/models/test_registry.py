@@ -10,7 +10,8 @@ import torch
 from strata import quant
 from strata.config import ARCHITECTURES
 from strata.errors import CheckpointError
-from strata.kernels.select import REFERENCE
+from strata.kernels.layer import Kernels
+from strata.kernels.operations import REFERENCE
 from strata.models import registry
 from tests.models import tiny
 
@@ -35,12 +36,12 @@ def test_every_architecture_that_can_be_read_runs() -> None:
 def test_tensors_that_do_not_fit_are_named(model: Any, change: dict[str, Any], message: str) -> None:
     tensors = {name: tensor for name, tensor in {**tiny.checkpoint(model), **change}.items() if tensor is not None}
     with pytest.raises(CheckpointError, match=message):
-        registry.build(tiny.model_config(model), tensors, REFERENCE, torch.float32, 64)
+        registry.build(tiny.model_config(model), tensors, Kernels(REFERENCE, torch.float32), 64)
 
 
 def test_every_tensor_is_used(model: Any) -> None:
     tensors = tiny.checkpoint(model)
-    registry.build(tiny.model_config(model), tensors, REFERENCE, torch.float32, 64)
+    registry.build(tiny.model_config(model), tensors, Kernels(REFERENCE, torch.float32), 64)
     assert tensors == {}
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from strata import quant
+from strata.kernels.layer import Kernels
 from strata.kernels.linear.reference import LinearFn
-from strata.kernels.select import REFERENCE
+from strata.kernels.matrix import Norm
+from strata.kernels.operations import REFERENCE
 from strata.models.weights import Weight, Weights
 from strata.quant import QuantizedTensor
 
@@ -48,7 +50,9 @@ def test_nothing_keeps_the_buffer_that_the_weights_came_in(kind: str, names: lis
 
     given = packed_in_one_buffer(kind)
     x = torch.randn(3, 64)
-    product = Weights(dict(given), replace(REFERENCE, linear=linear), torch.float32).linear(*names)
+    kernels = Kernels(replace(REFERENCE, linear=linear, rms_norm=lambda *arguments: lambda x: x), torch.float32)
+    matrices = Weights(dict(given), kernels).matrices(*names)
+    product = kernels.norm_linear(Norm(torch.ones(64), 0.0), matrices)
     assert taken
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in taken)
     expected = []

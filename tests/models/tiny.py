@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor
 
 from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_config
-from strata.kernels.select import kernels_for
+from strata.kernels.layer import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.plan.memory import DeviceMemory, plan_memory
@@ -79,7 +79,7 @@ def runner_of(
         element_bytes=dtype.itemsize,
     )
     moved = {name: _move(weight, where) for name, weight in tensors.items()}
-    model = registry.build(config, moved, kernels_for(where, dtype), dtype, plan.max_model_len)
+    model = registry.build(config, moved, kernels_for(where, dtype), plan.max_model_len)
     pool = KVPool(config.num_layers, plan.num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype, where)
     return Runner(model, config.vocab_size, Device(where, device), plan, pool)
 

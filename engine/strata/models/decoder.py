@@ -10,9 +10,10 @@ from torch import Tensor
 
 from strata.config import ModelConfig
 from strata.kernels.attention.batch import AttentionBatch
-from strata.kernels.rms_norm.reference import NormFn
+from strata.kernels.layer import Rotation
+from strata.kernels.matrix import Norm
 from strata.kernels.rope.reference import rope_table
-from strata.models.layers import Attention, FeedForward, Rotation
+from strata.models.layers import Attention, FeedForward
 from strata.models.rope import inverse_frequencies
 from strata.models.weights import Weights
 
@@ -29,28 +30,29 @@ class Decoder(ABC):
         self.windows = frozenset(config.windows)
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
-        self.norm = weights.rms_norm("model.norm", config.rms_norm_eps)
-        self.head = weights.linear("model.embed_tokens" if tied else "lm_head")
+        head = weights.matrix("model.embed_tokens" if tied else "lm_head")
+        self.head = weights.kernels.norm_linear(weights.norm("model.norm", config.rms_norm_eps), [head])
         inv_freq, scale = inverse_frequencies(config.rope, config.head_dim, max_positions)
-        self.cos, self.sin = (t.to(weights.device) for t in rope_table(inv_freq, max_positions, scale, weights.dtype))
+        self.cos, self.sin = (
+            t.to(weights.device) for t in rope_table(inv_freq, max_positions, scale, weights.kernels.dtype)
+        )
 
     @staticmethod
     @abstractmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, layer: int) -> Attention:
-        """Attention of layer number ``layer``, whose tensors' names begin with ``name``."""
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+        """Attention of layer number ``layer`` behind ``norm``; its tensors' names begin with ``name``."""
 
     @staticmethod
     @abstractmethod
-    def feed_forward(config: ModelConfig, weights: Weights, name: str, layer: int) -> FeedForward:
-        """What follows attention in layer number ``layer``; its tensors' names begin with ``name``."""
+    def feed_forward(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> FeedForward:
+        """What follows attention in layer number ``layer``, behind ``norm``; its tensors' names begin with ``name``."""
 
     def _layer(self, config: ModelConfig, weights: Weights, layer: int) -> DecoderLayer:
-        name = f"model.layers.{layer}"
+        name, eps = f"model.layers.{layer}", config.rms_norm_eps
+        before, between = (weights.norm(f"{name}.{norm}_layernorm", eps) for norm in ("input", "post_attention"))
         return DecoderLayer(
-            weights.rms_norm(f"{name}.input_layernorm", config.rms_norm_eps),
-            self.attention(config, weights, f"{name}.self_attn", layer),
-            weights.rms_norm(f"{name}.post_attention_layernorm", config.rms_norm_eps),
-            self.feed_forward(config, weights, f"{name}.mlp", layer),
+            self.attention(config, weights, f"{name}.self_attn", before, layer),
+            self.feed_forward(config, weights, f"{name}.mlp", between, layer),
         )
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
@@ -69,18 +71,15 @@ class Decoder(ABC):
         # On a CPU a product in float32 costs too much. SmolLM2's head, one row, 2 busy Zen 4 cores, 2026-11-29: int8
         # 102 ms (torch's weight-only product has no fast loop for it) against 4.1 of a step's 24; bf16 10.0 against 3.6
         # of 38.
-        return self.head(self.norm(hidden)).float()
+        return self.head(hidden).float()
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """Attention, then what follows it; each adds to the residual stream."""
 
-    attention_norm: NormFn
     attention: Attention
-    feed_forward_norm: NormFn
     feed_forward: FeedForward
 
     def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: AttentionBatch) -> Tensor:
-        x = self.attention(self.attention_norm(x), rotation, cache, batch).add_(x)
-        return self.feed_forward(self.feed_forward_norm(x)).add_(x)
+        return self.feed_forward(self.attention(x, rotation, cache, batch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.config import ModelConfig
+from strata.kernels.matrix import Norm
 from strata.models.decoder import Decoder
 from strata.models.layers import Attention, FeedForward, GatedMLP
 from strata.models.moe import ExpertsBesideShared, RoutedExperts
@@ -13,13 +14,13 @@ class Llama(Decoder):
     """Plain attention and one gated MLP a layer, or the experts that its family has in the place of one."""
 
     @staticmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, layer: int) -> Attention:
-        return Attention(config, weights, name)
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+        return Attention(config, weights, name, norm)
 
     @staticmethod
-    def feed_forward(config: ModelConfig, weights: Weights, name: str, layer: int) -> FeedForward:
+    def feed_forward(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> FeedForward:
         if not config.expert_layers[layer]:
-            return GatedMLP(weights, name)
+            return GatedMLP(weights, name, norm)
         assert config.experts is not None, "a layer of experts has its configuration"
         kind = ExpertsBesideShared if config.experts.shared_intermediate_size else RoutedExperts
-        return kind(config.experts, weights, name)
+        return kind(config.experts, weights, name, norm)

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from strata.config import ExpertsConfig
-from strata.models.layers import GatedMLP
+from strata.kernels.matrix import SILU, Activation, Norm
 from strata.models.weights import Weights
 
 
 class RoutedExperts:
-    """The sum of the chosen experts' outputs, each times the router's weight for it."""
+    """x + the sum of the chosen experts' outputs for norm(x), each times the router's share for it."""
 
     def __init__(
-        self, config: ExpertsConfig, weights: Weights, name: str, activation: Callable[[Tensor], Tensor] | None = None
+        self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm, activation: Activation = SILU
     ) -> None:
-        self.top_k, self.normalize = config.num_experts_per_tok, config.norm_topk_prob
-        self.router = weights.linear(f"{name}.gate")
-        self.experts = [GatedMLP(weights, f"{name}.experts.{i}", activation) for i in range(config.num_experts)]
-        self.kernels = weights.kernels
+        kernels, router = weights.kernels, weights.matrix(f"{name}.gate")
+        self.route = kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
+        self.experts = kernels.experts(weights.experts(f"{name}.experts", config.num_experts), activation)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [tokens, hidden] -> [tokens, hidden]"""
-        shares, ids = self.kernels.route(self.router(x), self.top_k, self.normalize)
-        return self.kernels.run_experts(x, shares, ids, self.experts)
+        """x [tokens, hidden] -> the same"""
+        return self.experts(self.route(x), x)
 
 
 class ExpertsBesideShared:
-    """Routed experts, plus one that every token takes as far as its gate opens: sigmoid(gate(x)) * shared(x)."""
+    """Routed experts, plus one that every token takes as far as its gate opens: sigmoid(gate(.)) * shared(.)."""
 
-    def __init__(self, config: ExpertsConfig, weights: Weights, name: str) -> None:
-        self.routed = RoutedExperts(config, weights, name)
-        self.shared = GatedMLP(weights, f"{name}.shared_expert")
-        self.gate = weights.linear(f"{name}.shared_expert_gate")
+    def __init__(self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm) -> None:
+        kernels, shared = weights.kernels, f"{name}.shared_expert"
+        self.routed = RoutedExperts(config, weights, name, norm)
+        self.gate = kernels.norm_linear(norm, [weights.matrix(f"{name}.shared_expert_gate")])
+        matrices = weights.matrices(f"{shared}.gate_proj", f"{shared}.up_proj")
+        self.gated = kernels.norm_gated(norm, matrices, SILU)
+        self.down_add = kernels.linear_add(weights.matrix(f"{shared}.down_proj"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [tokens, hidden] -> [tokens, hidden]"""
-        return torch.addcmul(self.routed(x), torch.sigmoid(self.gate(x)), self.shared(x))
+        """x [tokens, hidden] -> the same"""
+        share, inner = torch.sigmoid(self.gate(x)), self.gated(x)  # of x before the routed experts are added to it
+        return self.down_add(inner, self.routed(x), share)

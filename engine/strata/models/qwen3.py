@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.config import ModelConfig
+from strata.kernels.matrix import Norm
 from strata.models.layers import Attention
 from strata.models.llama import Llama
 from strata.models.weights import Weights
@@ -13,5 +14,5 @@ class Qwen3(Llama):
     mixture has experts in all layers or in some."""
 
     @staticmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, layer: int) -> Attention:
-        return Attention(config, weights, name, window=config.windows[layer], qk_norm=True)
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+        return Attention(config, weights, name, norm, window=config.windows[layer], qk_norm=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from strata.config import ModelConfig
-from strata.kernels.select import Kernels
+from strata.kernels.layer import Kernels
 from strata.models.decoder import Decoder
 from strata.models.gpt_oss import GptOss
 from strata.models.llama import Llama
@@ -32,19 +30,18 @@ def build(
     config: ModelConfig,
     tensors: dict[str, Weight],
     kernels: Kernels,
-    dtype: torch.dtype,
     max_positions: int,
     progress: Progress | None = None,
 ) -> Decoder:
     """The model, from all of its tensors on their device (the dict is emptied of them).
 
-    Activations are in ``dtype``; no sequence is longer than ``max_positions``. progress: called with the bytes of the
+    No sequence is longer than ``max_positions``. progress: called with the bytes of the
     tensors that were made ready so far. Raises CheckpointError naming every tensor that is missing, unknown or of the
     wrong shape.
     """
     specs = check(config, {name: tuple(weight.shape) for name, weight in tensors.items()}, origin="the checkpoint")
     took = counter(sum(map(num_bytes, tensors.values())), progress)
-    weights = Weights(tensors, kernels, dtype, took)
+    weights = Weights(tensors, kernels, took)
     model = ARCHITECTURES[config.architecture](config, weights, max_positions)
     unused = [spec.name for spec in specs if spec.name in tensors]
     assert not unused, f"{config.architecture} left tensors unused that it needs: {unused}"

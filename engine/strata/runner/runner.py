@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from strata.config import EngineConfig
-from strata.kernels.select import kernels_for
+from strata.kernels.layer import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.decoder import Decoder
@@ -135,7 +135,7 @@ def _load_model(
     with torch.inference_mode(), out_of_memory(device):
         tensors = dict(store.load(device.torch_device, phase("load", progress)))
         prepare = phase("prepare", progress)
-        model = registry.build(store.model_config, tensors, kernels, dtype, max_model_len, prepare)
+        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare)
     return model, max(store.num_bytes, used_bytes(device) - used_before)
 
 

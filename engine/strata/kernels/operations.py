@@ -1,4 +1,4 @@
-"""Which version of each operation a device gets: the one place that decides."""
+"""The plain operations that a layer consists of, and which version of each a device gets."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from strata.kernels.silu_mul import reference as silu_mul_reference
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """Every operation that the models use; each field's contract is that of the reference of the same name.
+class Operations:
+    """Every plain operation; each field's contract is that of the reference of the same name.
 
     linear, embedding and rms_norm are the references' ``prepare``: they put a weight into the order that its kernel
     wants, once, and return the operation.
@@ -47,7 +47,7 @@ class Kernels:
     run_experts: Callable[[Tensor, Tensor, Tensor, Sequence[ExpertFn]], Tensor]
 
 
-REFERENCE = Kernels(
+REFERENCE = Operations(
     linear=linear_reference.prepare,
     embedding=embedding_reference.prepare,
     rms_norm=rms_norm_reference.prepare,
@@ -61,9 +61,9 @@ REFERENCE = Kernels(
 )
 
 
-def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
+def operations_for(device: torch.device, dtype: torch.dtype) -> Operations:
     """The fastest versions there are for ``device`` and activations in ``dtype``."""
-    kernels = replace(REFERENCE, paged_attention=sdpa.paged_attention)
+    operations = replace(REFERENCE, paged_attention=sdpa.paged_attention)
     if device.type == "cpu" and dtype == torch.bfloat16:
-        return replace(kernels, linear=linear_cpu.prepare, rms_norm=rms_norm_cpu.prepare)
-    return kernels
+        return replace(operations, linear=linear_cpu.prepare, rms_norm=rms_norm_cpu.prepare)
+    return operations

@@ -1,0 +1,197 @@
+"""The steps of a decoder layer: what models are written in, and what a device may fuse.
+
+A step is prepared once of its weights and then called with activations. Here each is composed of plain operations; a
+device that fuses them overrides the step and keeps its contract. Two kinds of value pass between steps:
+
+- the residual stream, [tokens, hidden]: ``embedding`` makes it, ``linear_add`` and ``experts`` add to it. A step may
+  write into the one that it is given, so use only the one that it returns.
+- what only the next step reads: the result of ``attention`` and ``norm_gated`` goes to ``linear_add``, that of
+  ``route`` to ``experts``. Here these are tensors, elsewhere whatever a device likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.linear.reference import LinearFn
+from strata.kernels.matrix import Activation, Matrix, Norm
+from strata.kernels.operations import Operations, operations_for
+
+Inner: TypeAlias = Any  # what only the next step reads
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """cos and signed sin of the step's positions, [tokens, 1, head_dim] each: one gather for all layers."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Attention of one layer. ``window``: positions that a token sees, its own included; None: all. The norms are of
+    each head of q and k by itself, weight [head_dim]. ``sinks`` [heads]: see ``kernels.attention``."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    sinks: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The choice of experts. ids [tokens, top_k], likeliest first; shares [tokens, top_k], how much of each; inner:
+    the tokens [tokens, hidden] that the experts take."""
+
+    ids: Tensor
+    shares: Tensor
+    inner: Inner
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """The matrices of one expert: gate and up to be stacked, and down."""
+
+    gate_up: tuple[Matrix, ...]
+    down: Matrix
+
+
+NormLinearFn = Callable[[Tensor], Tensor]  # x -> linear(norm(x)) [tokens, rows]
+# (qkv [tokens, (heads + 2 * kv_heads) * head_dim], ..., the layer's cache, ...) -> attended heads
+AttentionFn = Callable[[Tensor, Rotation, Tensor, AttentionBatch], Inner]
+LinearAddFn = Callable[..., Tensor]  # (inner, x, share [tokens, 1] or None) -> x + share * linear(inner)
+NormGatedFn = Callable[[Tensor], Inner]  # x -> activation(gate(norm(x)), up(norm(x)))
+RouteFn = Callable[[Tensor], Routed]  # x -> the experts of norm(x)
+ExpertsFn = Callable[[Routed, Tensor], Tensor]  # (routed, x) -> x + the sum of shares * experts
+
+
+class Kernels:
+    """The steps on one device, activations in ``dtype``. Several matrices given to one step are stacked along their
+    rows: one product costs one call where several cost theirs each."""
+
+    def __init__(self, operations: Operations, dtype: torch.dtype) -> None:
+        self.operations = operations
+        self.dtype = dtype
+
+    def embedding(self, table: Matrix) -> EmbeddingFn:
+        """int64 [tokens] -> the residual stream."""
+        return self.operations.embedding(table.kind, table.parts, self.dtype)
+
+    def norm_linear(self, norm: Norm, matrices: Sequence[Matrix]) -> NormLinearFn:
+        normed, product = self._norm(norm), self._stacked(matrices)
+        return lambda x: product(normed(x))
+
+    def attention(self, heads: Heads) -> AttentionFn:
+        """Norms of the heads, rotary positions, the new keys and values into the cache, attention."""
+        return partial(_attend, self.operations, heads, self._heads_norm(heads), self._sinks(heads))
+
+    def linear_add(self, matrix: Matrix) -> LinearAddFn:
+        product = self._stacked([matrix])
+
+        def add(inner: Tensor, x: Tensor, share: Tensor | None = None) -> Tensor:
+            out = product(inner)
+            return out.add_(x) if share is None else torch.addcmul(x, share, out)
+
+        return add
+
+    def norm_gated(self, norm: Norm, matrices: Sequence[Matrix], activation: Activation) -> NormGatedFn:
+        """``matrices``: gate and up, in this order."""
+        product, activate = self.norm_linear(norm, matrices), self._activation(activation)
+        return lambda x: activate(product(x))
+
+    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> RouteFn:
+        """``normalize``: see ``kernels.router``."""
+        normed, product = self._norm(norm), self._stacked([router])
+
+        def choose(x: Tensor) -> Routed:
+            inner = normed(x)
+            shares, ids = self.operations.route(product(inner), top_k, normalize)
+            return Routed(ids, shares, inner)
+
+        return choose
+
+    def experts(self, experts: Iterable[Expert], activation: Activation) -> ExpertsFn:
+        """``experts``: taken one after another, so that each one's weights may be dropped once it is prepared."""
+        activate = self._activation(activation)
+        mlps = [self._mlp(expert, activate) for expert in experts]
+        return lambda routed, x: self.operations.run_experts(routed.inner, routed.shares, routed.ids, mlps).add_(x)
+
+    # --- inside
+
+    def _norm(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+        return self.operations.rms_norm(norm.weight, norm.eps, self.dtype)
+
+    def _heads_norm(self, heads: Heads) -> Callable[[Tensor], Tensor] | None:
+        if heads.query_norm is None or heads.key_norm is None:
+            return None
+        query, key = heads.query_norm.weight, heads.key_norm.weight
+        weight = torch.cat([query.expand(heads.num_heads, -1), key.expand(heads.num_kv_heads, -1)])
+        return self._norm(Norm(weight, heads.query_norm.eps))
+
+    def _sinks(self, heads: Heads) -> Tensor | None:
+        return None if heads.sinks is None else heads.sinks.to(self.dtype)
+
+    def _stacked(self, matrices: Sequence[Matrix]) -> LinearFn:
+        if len({matrix.kind for matrix in matrices}) > 1:
+            products = [self._stacked([matrix]) for matrix in matrices]
+            return lambda x: torch.cat([product(x) for product in products], -1)
+        biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
+        assert len(biases) in (0, len(matrices)), "some of the stacked matrices have a bias and some not"
+        first = matrices[0]
+        parts = {part: _stack([matrix.parts[part] for matrix in matrices]) for part in first.parts}
+        return self.operations.linear(first.kind, parts, _stack(biases) if biases else None, self.dtype)
+
+    def _activation(self, activation: Activation) -> Callable[[Tensor], Tensor]:
+        if activation.limit is None:
+            return self.operations.silu_mul
+        clamped_swiglu, limit = self.operations.clamped_swiglu, activation.limit
+        return lambda gate_up: clamped_swiglu(gate_up, limit)
+
+    def _mlp(self, expert: Expert, activate: Callable[[Tensor], Tensor]) -> LinearFn:
+        gate_up, down = self._stacked(expert.gate_up), self._stacked([expert.down])
+        return lambda x: down(activate(gate_up(x)))
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
+    """The steps on ``device`` for activations in ``dtype``: the one place that decides."""
+    return Kernels(operations_for(device, dtype), dtype)
+
+
+def _attend(
+    operations: Operations,
+    heads: Heads,
+    norm: Callable[[Tensor], Tensor] | None,
+    sinks: Tensor | None,
+    qkv: Tensor,
+    rotation: Rotation,
+    cache: Tensor,
+    batch: AttentionBatch,
+) -> Tensor:
+    tokens, num_heads, num_kv_heads = qkv.shape[0], heads.num_heads, heads.num_kv_heads
+    qkv = qkv.view(tokens, num_heads + 2 * num_kv_heads, heads.head_dim)
+    queries_keys = qkv[:, : num_heads + num_kv_heads]
+    if norm is not None:
+        queries_keys.copy_(norm(queries_keys))
+    operations.rope_(queries_keys, rotation.cos, rotation.sin)
+    operations.write_kv(qkv[:, num_heads:].view(tokens, 2, num_kv_heads, heads.head_dim), cache, batch.slots)
+    return operations.paged_attention(qkv[:, :num_heads], cache, batch, heads.window, sinks).flatten(1)
+
+
+def _stack(tensors: list[Tensor]) -> Tensor:
+    """One tensor that is no view of a larger one: what is left of an expert's blob would keep all of it in memory."""
+    if len(tensors) > 1:
+        return torch.cat(tensors)
+    (tensor,) = tensors
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
