@@ -20,6 +20,7 @@ from strata_operator.api.errors import (
     RefusedError,
     UnavailableError,
 )
+from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod, warned
@@ -74,7 +75,7 @@ class Reconciler:
         except RefusedError as error:  # of the status: what is refused of a child is told in it
             words = f"the conditions are of before, for they cannot be written: {shorten(error.answer)}"
             log.error("%s/%s: %s", *key, words)
-            self._outbox.add(obj["metadata"], [statuses.Event("Warning", "StatusRefused", words)])
+            self._outbox.add(obj["metadata"], [Event("Warning", "StatusRefused", words)])
             return Result("untold", again_in=BLOCKED_SECONDS)
         finally:
             self._outbox.post(key)  # in an outage, too: what was done before it was done

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from strata_operator import placement
 from strata_operator.api import conditions
 from strata_operator.api.child import Child, Rollout
 from strata_operator.api.conditions import ACCEPTED, DEGRADED, PROGRESSING, READY, Condition, Trouble
+from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, REVISION_ANNOTATION, child_name
 from strata_operator.api.observed import Observed
@@ -21,15 +21,6 @@ from strata_operator.render import url
 Status = Mapping[str, Any]
 _NEVER_MADE = ("InvalidSpec", "NameConflict", "ApplyRefused")  # reasons for which a child may not have been made yet
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that a person should know of a model."""
-
-    type: Literal["Normal", "Warning"]
-    reason: str
-    message: str
 
 
 def refused(message: str, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:

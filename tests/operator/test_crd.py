@@ -112,8 +112,8 @@ def test_defaults_that_are_told_are_the_engine_s() -> None:
         assert f"{value} where it is left out" in fields[field]["description"]
 
 
-def test_the_copy_in_manifests_is_the_chart_s() -> None:
-    name = "stratamodels.strata.ai.yaml"
+@pytest.mark.parametrize("name", ["stratamodels.strata.ai.yaml", "stratanodes.strata.ai.yaml"])
+def test_the_copy_in_manifests_is_the_chart_s(name: str) -> None:
     assert (ROOT / "manifests" / "crds" / name).read_text() == (ROOT / "charts" / "strata" / "crds" / name).read_text()
 
 

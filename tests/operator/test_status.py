@@ -8,12 +8,13 @@ import pytest
 
 from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import Trouble, find
+from strata_operator.api.event import Event
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.plan import Action, Plan
 from strata_operator.render import children
-from strata_operator.status import Event, changes, deeds, refused, status
+from strata_operator.status import changes, deeds, refused, status
 from tests.operator.samples import NVIDIA, child, model, pod, rollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,6 +16,7 @@ from kubernetes.watch.watch import iter_resp_lines
 
 from strata_operator.api.errors import ApiError, LeavingError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.model import API_VERSION, PLURAL
+from strata_operator.api.node import NODE_KIND, NODE_PLURAL
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ RESOURCES = {
     "Pod": Resource("v1", "pods"),
     "Event": Resource("v1", "events"),
     "StrataModel": Resource(API_VERSION, PLURAL),
+    "Node": Resource("v1", "nodes"),
+    NODE_KIND: Resource(API_VERSION, NODE_PLURAL),
 }
 
 
@@ -81,8 +84,8 @@ class Client:
         self._api = kubernetes.ApiClient(config)
         self._api.user_agent = "strata-operator"
 
-    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
-        """One object. Raises MissingError where there is none."""
+    def get(self, kind: str, namespace: str | None, name: str) -> dict[str, Any]:
+        """One object; ``namespace`` is None for what has none. Raises MissingError where there is none."""
         return self._call("GET", RESOURCES[kind].path(namespace, name), verb="get")
 
     def list(self, kind: str, namespace: str | None = None, **query: str) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class Client:
     ) -> dict[str, Any]:
         """Server-side apply; returns the object as it is now."""
         metadata = manifest["metadata"]
-        path = RESOURCES[kind].path(metadata["namespace"], metadata["name"], subresource)
+        path = RESOURCES[kind].path(metadata.get("namespace"), metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         return self._call(
             "PATCH", path, query, body=manifest, content_type="application/apply-patch+yaml", verb="apply"
@@ -140,11 +143,11 @@ class Client:
 
     def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """A new object. Raises RefusedError with status 409 where the name is taken."""
-        path = RESOURCES[kind].path(manifest["metadata"]["namespace"])
+        path = RESOURCES[kind].path(manifest["metadata"].get("namespace"))
         return self._call("POST", path, body=manifest, verb="create")
 
-    def merge(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """JSON merge patch."""
+    def merge(self, kind: str, namespace: str | None, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON merge patch. With a ``metadata.resourceVersion`` in it, one that is too old raises UnavailableError."""
         path = RESOURCES[kind].path(namespace, name)
         return self._call("PATCH", path, body=patch, content_type="application/merge-patch+json", verb="patch")
 

@@ -1,4 +1,4 @@
-"""Kubernetes events: those that we post on a model, and those that the kubelet posted on a pod."""
+"""Kubernetes events: those that we post on an object, and those that the kubelet posted on a pod."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from strata_operator.api.conditions import timestamp
 from strata_operator.api.errors import ApiError, RefusedError
+from strata_operator.api.event import Event
 from strata_operator.api.model import API_VERSION, KIND
 from strata_operator.api.names import FIELD_MANAGER
 from strata_operator.api.pod import Pod
 from strata_operator.cluster.cache import Key
 from strata_operator.cluster.client import Client
-from strata_operator.status import Event
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +52,21 @@ class Outbox:
         self._waiting.pop(key, None)
 
 
-def post(client: Client, metadata: Mapping[str, Any], event: Event, *, now: datetime) -> None:
-    """Post an event on the model of that metadata, or count up the same one posted before.
+def post(
+    client: Client,
+    metadata: Mapping[str, Any],
+    event: Event,
+    *,
+    now: datetime,
+    kind: str = KIND,
+    component: str = FIELD_MANAGER,
+) -> None:
+    """Post an event on the object of that metadata and kind, or count up the same one posted before.
 
     One that is refused is logged and given up. Raises UnavailableError where it may be posted later.
     """
-    namespace, name = metadata["namespace"], metadata["name"]
+    name = metadata["name"]
+    namespace = metadata.get("namespace", "default")  # where events of objects without a namespace belong
     digest = hashlib.sha256(f"{metadata['uid']} {event.reason} {event.message}".encode()).hexdigest()[:16]
     # The same words about the same object get the same name: that is what aggregates them.
     event_name = f"{name[:200]}.{digest}"
@@ -68,15 +77,15 @@ def post(client: Client, metadata: Mapping[str, Any], event: Event, *, now: date
         "metadata": {"name": event_name, "namespace": namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": namespace,
+            "kind": kind,
+            **({"namespace": namespace} if "namespace" in metadata else {}),
             "name": name,
             "uid": metadata["uid"],
         },
         "type": event.type,
         "reason": event.reason,
         "message": event.message[:_MESSAGE_LIMIT],
-        "source": {"component": FIELD_MANAGER},
+        "source": {"component": component},
         "firstTimestamp": timestamp(now),
         "lastTimestamp": timestamp(now),
         "count": 1,

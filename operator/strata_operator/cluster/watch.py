@@ -11,6 +11,8 @@ from strata_operator.api.names import MODEL_LABEL
 from strata_operator.cluster.client import WATCH_SILENCE_SECONDS, Client
 from strata_operator.cluster.loop import Loop
 
+MODELS_ONLY = {"labelSelector": MODEL_LABEL}  # children and pods of models
+
 
 class Sink(Protocol):
     """Where a watch puts what it sees; ``cluster.cache.Cache`` is one."""
@@ -21,13 +23,14 @@ class Sink(Protocol):
 
 
 class Watch(Loop):
-    """One kind, label-selected: foreign objects never reach this process."""
+    """One kind. ``select`` is the list's query: what it leaves out never reaches this process."""
 
-    def __init__(self, client: Client, kind: str, sink: Sink) -> None:
+    def __init__(self, client: Client, kind: str, sink: Sink, select: Mapping[str, str] = MODELS_ONLY) -> None:
         # It turns at least once in a watch's silence; a list of many pages takes longer.
         super().__init__(kind, silent_seconds=WATCH_SILENCE_SECONDS + 150)
         self._client = client
         self._sink = sink
+        self._select = select
         self._version = ""  # from which to go on; "" to list anew
 
     def turn(self) -> None:
@@ -49,13 +52,13 @@ class Watch(Loop):
 
     def _list(self) -> None:
         """Put the whole list into the sink."""
-        objects, version = self._client.list_all(self.kind, labelSelector=MODEL_LABEL)
+        objects, version = self._client.list_all(self.kind, **self._select)
         self._sink.replace(self.kind, objects)
         self._version = version
 
     def _follow(self) -> None:
         """Put events into the sink until the server ends the watch."""
-        for event in self._client.watch(self.kind, labelSelector=MODEL_LABEL, resourceVersion=self._version):
+        for event in self._client.watch(self.kind, **self._select, resourceVersion=self._version):
             self.active_at = time.monotonic()
             if self.stopped.is_set():
                 break

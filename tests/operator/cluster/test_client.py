@@ -19,6 +19,7 @@ from tests.operator.cluster.server import Answer, Request, ScriptedServer, refus
         ("Service", (), "/api/v1/services"),
         ("Service", ("ns", "m"), "/api/v1/namespaces/ns/services/m"),
         ("Deployment", ("ns", "m"), "/apis/apps/v1/namespaces/ns/deployments/m"),
+        ("StrataNode", (None, "n", "status"), "/apis/strata.ai/v1alpha1/stratanodes/n/status"),
         ("StrataModel", ("ns", "m", "status"), "/apis/strata.ai/v1alpha1/namespaces/ns/stratamodels/m/status"),
     ],
 )
@@ -36,6 +37,12 @@ def test_apply_says_who_applies_and_whether_by_force() -> None:
     assert request.headers["Content-Type"] == "application/apply-patch+yaml"
     assert request.headers["authorization"] == "bearer secret"
     assert request.body == manifest
+
+
+def test_what_has_no_namespace_is_applied_at_the_cluster_s_path() -> None:
+    with ScriptedServer(lambda request: Answer(body={})) as server:
+        server.client().apply("StrataNode", {"metadata": {"name": "n"}}, manager="me", force=True)
+    assert server.requests[0].path == "/apis/strata.ai/v1alpha1/stratanodes/n"
 
 
 def test_only_metadata_is_asked_for_where_it_is_enough() -> None:

@@ -7,9 +7,10 @@ from typing import Any, cast
 import pytest
 
 from strata_operator.api.errors import RefusedError, UnavailableError
+from strata_operator.api.event import Event
+from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.events import Outbox, of_pod, post
-from strata_operator.status import Event
 from tests.operator.cluster.fake import FakeClient
 from tests.operator.samples import model_object, pod
 
@@ -34,6 +35,21 @@ def test_an_event_is_about_the_model() -> None:
     assert event["involvedObject"]["uid"] == "uid-m"
     assert event["involvedObject"]["kind"] == "StrataModel"
     assert (event["type"], event["reason"], event["message"], event["count"]) == ("Normal", "Ready", "it answers", 1)
+
+
+def test_an_event_about_what_has_no_namespace_lies_in_default() -> None:
+    fake = FakeClient()
+    metadata = {"name": "gpu-1", "uid": "u"}
+    post(cast("Client", fake), metadata, READY, now=NOW, kind=NODE_KIND, component="strata-agent")
+    (event,) = posted(fake)
+    assert event["metadata"]["namespace"] == "default"
+    assert event["involvedObject"] == {
+        "apiVersion": "strata.ai/v1alpha1",
+        "kind": "StrataNode",
+        "name": "gpu-1",
+        "uid": "u",
+    }
+    assert event["source"] == {"component": "strata-agent"}
 
 
 def test_the_same_again_is_counted() -> None:

@@ -137,3 +137,20 @@ def test_an_object_that_cannot_be_read_does_not_end_the_watch() -> None:
     poison = Answer(lines=iter([{"type": "ADDED", "object": obj("poison", 7)}]))
     script = Script([page("a", version=5), page("b", version=9)], [poison])
     run(script, Notes(), [("replace", ["a"]), ("replace", ["b"])])
+
+
+def test_a_watch_can_select_one_object() -> None:
+    script, sink = Script([page("n", version=5)], []), Notes()
+    with ScriptedServer(script) as server:
+        watch = Watch(server.client(), "StrataNode", sink, {"fieldSelector": "metadata.name=n"})
+        watch.start()
+        assert sink.next() == ("replace", ["n"])
+        deadline = threading.Event()
+        while len(server.requests) < 2:
+            deadline.wait(0.01)
+        watch.stop()
+        script.end.set()
+    for request in server.requests[:2]:
+        assert request.path == "/apis/strata.ai/v1alpha1/stratanodes"
+        assert request.query["fieldSelector"] == "metadata.name=n"
+        assert "labelSelector" not in request.query
