@@ -42,6 +42,7 @@ def make_case(
         blocks = tuple(free.pop() for _ in range(-(-(start + new) // BLOCK_SIZE)))
         sequences.append(ScheduledSequence(str(i), (0,) * new, start, blocks, samples=True))
     inputs = build_inputs(Batch(tuple(sequences)), BLOCK_SIZE, torch.device(device), dtype, {window})
+    assert isinstance(inputs.attention, AttentionBatch)
     tokens = sum(new for _, new in spans)
     query = torch.randn(tokens, heads, head_dim, generator=generator).to(dtype)
     cache = torch.randn(num_blocks, BLOCK_SIZE, 2, kv_heads, head_dim, generator=generator).to(dtype)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 
+from strata.kernels.attention.batch import AttentionBatch, AttentionGroup, PagedBatch
 from strata.runner.inputs import Inputs, build_inputs
+from strata.runner.pack import Packer
 from strata.scheduler.batch import Batch, ScheduledSequence
 
 BLOCK = 16
 
 
-def build(*sequences: tuple[int, int, tuple[int, ...], bool], windows: tuple[int | None, ...] = (None,)) -> Inputs:
+def build(
+    *sequences: tuple[int, int, tuple[int, ...], bool],
+    windows: tuple[int | None, ...] = (None,),
+    reads_pages: bool = False,
+) -> Inputs:
     """One sequence for each (start, new tokens, blocks, samples); token ids count on from 100 times its number."""
     batch = Batch(
         tuple(
@@ -19,7 +27,13 @@ def build(*sequences: tuple[int, int, tuple[int, ...], bool], windows: tuple[int
             for i, (start, new, blocks, samples) in enumerate(sequences)
         )
     )
-    return build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32, windows)
+    return build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32, windows, reads_pages=reads_pages)
+
+
+def groups_of(inputs: Inputs) -> Mapping[int | None, tuple[AttentionGroup, ...]]:
+    """Those of attention that gathers."""
+    assert isinstance(inputs.attention, AttentionBatch)
+    return inputs.attention.groups
 
 
 def test_tokens_positions_and_slots() -> None:
@@ -47,7 +61,7 @@ def test_sampled_rows(sequences: list[tuple[int, int, tuple[int, ...], bool]], r
 
 def test_decoding_sequences_share_a_group_and_chunks_do_not() -> None:
     inputs = build((40, 1, (1, 2, 3), True), (20, 1, (4, 5), True), (0, 20, (6, 7), False), (16, 8, (8, 9), True))
-    groups = inputs.attention.groups[None]
+    groups = groups_of(inputs)[None]
     assert [(g.begin, g.end, g.num_seqs, g.kv_len) for g in groups] == [(0, 2, 2, 41), (2, 22, 1, 20), (22, 30, 1, 24)]
     assert [g.blocks.tolist() for g in groups] == [[1, 2, 3, 4, 5, 0], [6, 7], [8, 9]]
     assert groups[0].lengths.tolist() == [41, 21]
@@ -57,7 +71,7 @@ def test_decoding_sequences_share_a_group_and_chunks_do_not() -> None:
 
 def test_masks_hide_what_comes_later() -> None:
     inputs = build((2, 1, (1,), True), (4, 1, (2,), True), (1, 3, (3,), True))
-    decode, chunk = inputs.attention.groups[None]
+    decode, chunk = groups_of(inputs)[None]
     assert decode.mask is not None
     assert chunk.mask is not None
     assert decode.mask.isneginf().long()[:, 0, 0].tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
@@ -65,21 +79,19 @@ def test_masks_hide_what_comes_later() -> None:
 
 
 def test_equal_lengths_need_no_mask() -> None:
-    assert build((7, 1, (1,), True), (7, 1, (2,), True)).attention.groups[None][0].mask is None
+    assert groups_of(build((7, 1, (1,), True), (7, 1, (2,), True)))[None][0].mask is None
 
 
 def test_lengths_too_different_to_pad_are_parted() -> None:
     long = tuple(range(10, 23))
-    groups = build((3, 1, (1,), True), (4, 1, (3,), True), (200, 1, long, True), (2, 1, (2,), True)).attention.groups[
-        None
-    ]
+    groups = groups_of(build((3, 1, (1,), True), (4, 1, (3,), True), (200, 1, long, True), (2, 1, (2,), True)))[None]
     assert [(g.begin, g.end, g.kv_len) for g in groups] == [(0, 2, 5), (2, 4, 201)]
 
 
 def test_what_one_call_gathers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.runner.inputs.MAX_GATHERED_POSITIONS", 8 * BLOCK)
+    monkeypatch.setattr("strata.runner.gathered.MAX_GATHERED_POSITIONS", 8 * BLOCK)
     step = [(16 * n - 1, 1, tuple(range(n)), True) for n in (2, 2, 3, 2, 9, 1, 1, 1)]
-    groups = build(*step).attention.groups[None]
+    groups = groups_of(build(*step))[None]
     assert [group.end - group.begin for group in groups] == [2, 2, 1, 1, 2]
     gathered = [group.blocks.shape[0] for group in groups]
     assert max(gathered) == 9, "a sequence that is longer goes alone"
@@ -87,23 +99,23 @@ def test_what_one_call_gathers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_blocks_allocated_ahead_are_left_out() -> None:
-    (group,) = build((3, 1, (7, 8, 9), True)).attention.groups[None]
+    (group,) = groups_of(build((3, 1, (7, 8, 9), True)))[None]
     assert group.blocks.tolist() == [7]
 
 
 def test_a_window_leaves_out_the_blocks_before_it() -> None:
     inputs = build((40, 1, (1, 2, 3), True), (50, 6, (4, 5, 6, 7), True), windows=(12, None))
-    assert set(inputs.attention.groups) == {12, None}
-    decode, chunk = inputs.attention.groups[12]
+    assert set(groups_of(inputs)) == {12, None}
+    decode, chunk = groups_of(inputs)[12]
     assert [g.blocks.tolist() for g in (decode, chunk)] == [[2, 3], [6, 7]]  # seen are 29 .. 40, and 39 .. 55
     assert [g.starts.tolist() for g in (decode, chunk)] == [[16], [32]]
     assert [g.lengths.tolist() for g in (decode, chunk)] == [[25], [24]]
-    assert [g.blocks.tolist() for g in inputs.attention.groups[None]] == [[1, 2, 3], [4, 5, 6, 7]]
+    assert [g.blocks.tolist() for g in groups_of(inputs)[None]] == [[1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_masks_hide_what_lies_before_the_window() -> None:
     inputs = build((5, 1, (1,), True), (3, 1, (2,), True), (2, 2, (3,), True), windows=(3,))
-    decode, chunk = inputs.attention.groups[3]
+    decode, chunk = groups_of(inputs)[3]
     assert decode.mask is not None
     assert chunk.mask is not None
     assert decode.mask.isneginf().long()[:, 0, 0].tolist() == [[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1]]
@@ -111,12 +123,39 @@ def test_masks_hide_what_lies_before_the_window() -> None:
 
 
 def test_a_prompt_longer_than_the_window_is_not_merely_causal() -> None:
-    long, short = build((0, 5, (1,), True), (0, 4, (2,), True), windows=(4,)).attention.groups[4]
+    long, short = groups_of(build((0, 5, (1,), True), (0, 4, (2,), True), windows=(4,)))[4]
     assert (long.causal, short.causal) == (False, True)
     assert long.mask is not None
     assert long.mask.isneginf().long()[4].tolist() == [1, 0, 0, 0, 0]
 
 
 def test_a_window_that_reaches_over_all_sequences_shares_their_groups() -> None:
-    groups = build((40, 1, (1, 2, 3), True), (3, 1, (4,), True), windows=(41, None)).attention.groups
+    groups = groups_of(build((40, 1, (1, 2, 3), True), (3, 1, (4,), True), windows=(41, None)))
     assert groups[41] is groups[None]
+
+
+def test_kernels_that_read_pages_get_every_sequence_s_table() -> None:
+    inputs = build(
+        (40, 1, (1, 2, 3), True), (3, 1, (7, 8), True), (16, 20, (4, 5, 6), False), windows=(12, None), reads_pages=True
+    )
+    batch = inputs.attention
+    assert isinstance(batch, PagedBatch)
+    assert batch.tables.tolist() == [[1, 2, 3], [7, 8, 0], [4, 5, 6]]
+    assert (batch.lengths.tolist(), batch.starts.tolist()) == ([41, 4, 36], [0, 1, 2, 22])
+    assert {tensor.dtype for tensor in (batch.tables, batch.lengths, batch.starts)} == {torch.int32}
+    assert batch.max_query == 20
+    assert batch.positions.tolist() == [40, 3, *range(16, 36)]
+    assert batch.slots.tolist() == [3 * 16 + 8, 7 * 16 + 3, *range(5 * 16, 6 * 16), *range(6 * 16, 6 * 16 + 4)]
+    assert batch.positions.dtype == batch.slots.dtype == inputs.token_ids.dtype == torch.int64
+
+
+@pytest.mark.parametrize("sizes", [(3, 0, 5), (1, 1, 1)])
+def test_packed_lists_come_back_in_their_order_whatever_their_types(sizes: tuple[int, ...]) -> None:
+    packer = Packer()
+    wanted = []
+    for i, size in enumerate(sizes):
+        values = [(1 << 30) - 100 * i - n for n in range(size)]
+        wanted.append((values, (torch.int32, torch.int64)[i % 2]))
+        assert packer.add(*wanted[-1]) == i
+    found = packer.to(torch.device("cpu"))
+    assert [(tensor.tolist(), tensor.dtype) for tensor in found] == wanted

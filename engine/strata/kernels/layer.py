@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.attention.batch import AttentionBatch, StepBatch
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
@@ -70,7 +70,7 @@ class Expert:
 
 NormLinearFn = Callable[[Tensor], Tensor]  # x -> linear(norm(x)) [tokens, rows]
 # (qkv [tokens, (heads + 2 * kv_heads) * head_dim], ..., the layer's cache, ...) -> attended heads
-AttentionFn = Callable[[Tensor, Rotation, Tensor, AttentionBatch], Inner]
+AttentionFn = Callable[[Tensor, Rotation, Tensor, StepBatch], Inner]
 LinearAddFn = Callable[..., Tensor]  # (inner, x, share [tokens, 1] or None) -> x + share * linear(inner)
 NormGatedFn = Callable[[Tensor], Inner]  # x -> activation(gate(norm(x)), up(norm(x)))
 RouteFn = Callable[[Tensor], Routed]  # x -> the experts of norm(x)
@@ -79,7 +79,11 @@ ExpertsFn = Callable[[Routed, Tensor], Tensor]  # (routed, x) -> x + the sum of 
 
 class Kernels:
     """The steps on one device, activations in ``dtype``. Several matrices given to one step are stacked along their
-    rows: one product costs one call where several cost theirs each."""
+    rows: one product costs one call where several cost theirs each.
+
+    reads_pages: whether ``attention`` takes a ``PagedBatch``; here it takes an ``AttentionBatch``."""
+
+    reads_pages = False
 
     def __init__(self, operations: Operations, dtype: torch.dtype) -> None:
         self.operations = operations
@@ -177,8 +181,9 @@ def _attend(
     qkv: Tensor,
     rotation: Rotation,
     cache: Tensor,
-    batch: AttentionBatch,
+    batch: StepBatch,
 ) -> Tensor:
+    assert isinstance(batch, AttentionBatch), "these operations gather the pages that they read"
     tokens, num_heads, num_kv_heads = qkv.shape[0], heads.num_heads, heads.num_kv_heads
     qkv = qkv.view(tokens, num_heads + 2 * num_kv_heads, heads.head_dim)
     queries_keys = qkv[:, : num_heads + num_kv_heads]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from strata.config import ModelConfig
-from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.attention.batch import StepBatch
 from strata.kernels.layer import Rotation
 from strata.kernels.matrix import Norm
 from strata.kernels.rope.reference import rope_table
@@ -28,6 +28,7 @@ class Decoder(ABC):
         """``max_positions``: positions that any sequence may reach, the length of the rotary tables."""
         tied = config.tie_word_embeddings
         self.windows = frozenset(config.windows)
+        self.reads_pages = weights.kernels.reads_pages
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")
@@ -55,7 +56,7 @@ class Decoder(ABC):
             self.feed_forward(config, weights, f"{name}.mlp", between, layer),
         )
 
-    def forward(self, token_ids: Tensor, batch: AttentionBatch, caches: Sequence[Tensor]) -> Tensor:
+    def forward(self, token_ids: Tensor, batch: StepBatch, caches: Sequence[Tensor]) -> Tensor:
         """token_ids int64 [tokens] of one step, one KV cache a layer -> the last layer's output [tokens, hidden]."""
         rotation = Rotation(self.cos.index_select(0, batch.positions), self.sin.index_select(0, batch.positions))
         x = self.embed(token_ids)
@@ -81,5 +82,5 @@ class DecoderLayer:
     attention: Attention
     feed_forward: FeedForward
 
-    def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: AttentionBatch) -> Tensor:
+    def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: StepBatch) -> Tensor:
         return self.feed_forward(self.attention(x, rotation, cache, batch))

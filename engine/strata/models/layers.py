@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from strata.config import ModelConfig
-from strata.kernels.attention.batch import AttentionBatch
+from strata.kernels.attention.batch import StepBatch
 from strata.kernels.layer import Heads, Rotation
 from strata.kernels.matrix import SILU, Activation, Norm
 from strata.models.weights import Weights
@@ -47,7 +47,7 @@ class Attention:
         )
         self.out_add = kernels.linear_add(weights.matrix(f"{name}.o_proj"))
 
-    def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: AttentionBatch) -> Tensor:
+    def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: StepBatch) -> Tensor:
         """x [tokens, hidden] -> the same; the tokens' keys and values are left in ``cache``."""
         return self.out_add(self.attend(self.qkv(x), rotation, cache, batch), x)
 

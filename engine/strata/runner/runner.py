@@ -121,7 +121,14 @@ class Runner:
         return self.model.logits(self._forward(batch)[0])
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor | None, int]:
-        inputs = build_inputs(batch, self.block_size, self.device, self.pool.tensor.dtype, self.model.windows)
+        inputs = build_inputs(
+            batch,
+            self.block_size,
+            self.device,
+            self.pool.tensor.dtype,
+            self.model.windows,
+            reads_pages=self.model.reads_pages,
+        )
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
         return hidden, inputs.sampled, inputs.num_sampled
 

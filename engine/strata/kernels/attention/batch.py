@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -40,3 +41,25 @@ class AttentionBatch:
     positions: Tensor
     slots: Tensor
     groups: Mapping[int | None, tuple[AttentionGroup, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch:
+    """For kernels that read the cache's blocks where they lie, all sequences in one call.
+
+    positions, slots: as in ``AttentionBatch``. tables: int32 [seqs, width], each sequence's KV blocks from its first
+    on, padded with block 0. lengths: int32 [seqs], positions in each sequence, new tokens included; 0 marks a row that
+    only fills up the step: it sees nothing and its result is not read. starts: int32 [seqs + 1], the first row of each
+    sequence, then the end of the last. max_query: new tokens of the sequence that has most; with 1 every row is a
+    sequence of its own.
+    """
+
+    positions: Tensor
+    slots: Tensor
+    tables: Tensor
+    lengths: Tensor
+    starts: Tensor
+    max_query: int
+
+
+StepBatch: TypeAlias = AttentionBatch | PagedBatch

@@ -1,0 +1,31 @@
+"""Many small lists of integers to the device in one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Packer:
+    """Lists of integers that become views of one tensor; through pinned memory to a card, so that the host goes on."""
+
+    def __init__(self) -> None:
+        self._lists: list[tuple[torch.dtype, Sequence[int]]] = []
+
+    def add(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> int:
+        """Take a list of int64 or int32; returns its place in what ``to`` gives."""
+        self._lists.append((dtype, values))
+        return len(self._lists) - 1
+
+    def to(self, device: torch.device) -> tuple[Tensor, ...]:
+        """The lists on ``device``, in the order in which they came."""
+        order = sorted(range(len(self._lists)), key=lambda i: -self._lists[i][0].itemsize)  # so that all are aligned
+        sizes = [self._lists[i][0].itemsize * len(self._lists[i][1]) for i in order]
+        packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+        for i, part in zip(order, packed.split(sizes), strict=True):
+            dtype, values = self._lists[i]
+            part.view(dtype).copy_(torch.tensor(values, dtype=dtype))
+        moved = dict(zip(order, packed.to(device, non_blocking=True).split(sizes), strict=True))
+        return tuple(moved[i].view(dtype) for i, (dtype, _) in enumerate(self._lists))
