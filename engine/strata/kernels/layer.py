@@ -170,7 +170,12 @@ class Kernels:
 
 def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
     """The steps on ``device`` for activations in ``dtype``: the one place that decides."""
-    return Kernels(operations_for(device, dtype), dtype)
+    operations = operations_for(device, dtype)
+    if device.type == "cuda" and dtype == torch.bfloat16:
+        from strata.kernels.cuda import CudaKernels  # Triton is there where CUDA is
+
+        return CudaKernels(operations, dtype)
+    return Kernels(operations, dtype)
 
 
 def _attend(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 GROUP = 32  # columns that share a scale, as in the weights
 LEVELS = 127  # largest code
+MAX_QUANTIZED_ROWS = 8  # of a step on a GPU; with more, products run on tensor cores in bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,20 @@ class QuantizedRows:
     codes: Tensor
     scales: Tensor
     sums: Tensor
+
+
+def wants_quantized(tokens: int) -> bool:
+    """Whether steps on a GPU pass ``QuantizedRows`` between them; bf16 [tokens, cols] otherwise."""
+    return tokens <= MAX_QUANTIZED_ROWS
+
+
+def empty_rows(tokens: int, cols: int, device: torch.device) -> QuantizedRows:
+    """Rows for a kernel to write."""
+    return QuantizedRows(
+        torch.empty(tokens, cols, dtype=torch.int8, device=device),
+        torch.empty(tokens, cols // GROUP, device=device),
+        torch.empty(tokens, cols // GROUP, device=device),
+    )
 
 
 def quantize_rows(x: Tensor) -> QuantizedRows:

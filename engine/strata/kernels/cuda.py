@@ -1,0 +1,50 @@
+"""The steps of a layer on an NVIDIA GPU, activations in bf16.
+
+The residual stream is float32. Between two steps go ``QuantizedRows`` where ``rows.wants_quantized(tokens)``, bf16
+otherwise. A step's result is the same whenever it is called with the same inputs: nothing is added up in the order in
+which threads happen to finish. Every step may be captured in a CUDA graph: what it launches and allocates depends on
+the number of tokens alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.layer import Expert, ExpertsFn, Inner, Kernels, LinearAddFn
+from strata.kernels.matrix import Activation, Matrix, Norm
+from strata.kernels.rows import QuantizedRows, dequantize_rows
+
+
+class CudaKernels(Kernels):
+    """What is not overridden is composed of plain operations, as everywhere."""
+
+    def embedding(self, table: Matrix) -> EmbeddingFn:
+        return self.operations.embedding(table.kind, table.parts, torch.float32)
+
+    def linear_add(self, matrix: Matrix) -> LinearAddFn:
+        product = self._stacked([matrix])
+
+        def add(inner: Inner, x: Tensor, share: Tensor | None = None) -> Tensor:
+            out = product(self._plain(inner))
+            return x + (out if share is None else share * out)
+
+        return add
+
+    def experts(self, experts: Iterable[Expert], activation: Activation) -> ExpertsFn:
+        activate = self._activation(activation)
+        mlps = [self._mlp(expert, activate) for expert in experts]
+        run = self.operations.run_experts
+        return lambda routed, x: x + run(self._plain(routed.inner), routed.shares, routed.ids, mlps)
+
+    # --- inside
+
+    def _norm(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+        normed = self.operations.rms_norm(norm.weight, norm.eps, self.dtype)
+        return lambda x: normed(x).to(self.dtype)
+
+    def _plain(self, inner: Inner) -> Tensor:
+        return dequantize_rows(inner).to(self.dtype) if isinstance(inner, QuantizedRows) else inner

@@ -1,0 +1,23 @@
+"""Every kernel compiles for the GPUs that are supported, and fits their shared memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.compilation import Case, compile_case
+from tests.kernels.linear_cases import CASES as LINEAR
+
+CASES = [*LINEAR]
+MAX_SHARED = {(8, 6): 101376, (8, 9): 101376, (9, 0): 232448}  # bytes that one program may ask for
+
+
+@pytest.mark.parametrize("capability", MAX_SHARED, ids="sm_{0[0]}{0[1]}".format)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_compiles(case: Case, capability: tuple[int, int]) -> None:
+    compiled = compile_case(case, capability)
+    assert compiled
+    for kernel in compiled:
+        # The compiler does not look at this limit.
+        assert kernel.shared <= MAX_SHARED[capability], f"{kernel.kernel} needs {kernel.shared} bytes of shared memory"
+    wide = {kernel.kernel for kernel in compiled if "ld.global.v4" in kernel.ptx}
+    assert case.wide <= wide
