@@ -21,6 +21,7 @@ from torch import Tensor
 
 from strata.kernels.attention.batch import AttentionBatch, StepBatch
 from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.operations import Operations, operations_for
@@ -131,6 +132,15 @@ class Kernels:
         activate = self._activation(activation)
         mlps = [self._mlp(expert, activate) for expert in experts]
         return lambda routed, x: self.operations.run_experts(routed.inner, routed.shares, routed.ids, mlps).add_(x)
+
+    def reads_blobs(self, layout: BlobLayout) -> bool:
+        """Whether ``blob_experts`` runs experts whose blobs are laid out like this; else ``experts`` takes them."""
+        return False
+
+    def blob_experts(self, layout: BlobLayout, addresses: Tensor, activation: Activation) -> ExpertsFn:
+        """``addresses``: int64 [experts] on the device, at which each expert's blob begins. They are read at every
+        call, so that an expert may be moved between two."""
+        raise NotImplementedError(f"{type(self).__name__} reads no blobs")
 
     # --- inside
 

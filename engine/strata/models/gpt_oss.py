@@ -21,4 +21,4 @@ class GptOss(Decoder):
     def feed_forward(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> FeedForward:
         assert config.experts is not None, "gpt-oss has experts"
         assert config.swiglu_limit is not None, "gpt-oss' activation has a limit"
-        return RoutedExperts(config.experts, weights, name, norm, Activation(config.swiglu_limit))
+        return RoutedExperts(config.experts, weights, name, norm, layer, Activation(config.swiglu_limit))

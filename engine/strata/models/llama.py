@@ -23,4 +23,4 @@ class Llama(Decoder):
             return GatedMLP(weights, name, norm)
         assert config.experts is not None, "a layer of experts has its configuration"
         kind = ExpertsBesideShared if config.experts.shared_intermediate_size else RoutedExperts
-        return kind(config.experts, weights, name, norm)
+        return kind(config.experts, weights, name, norm, layer)

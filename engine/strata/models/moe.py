@@ -14,11 +14,17 @@ class RoutedExperts:
     """x + the sum of the chosen experts' outputs for norm(x), each times the router's share for it."""
 
     def __init__(
-        self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm, activation: Activation = SILU
+        self,
+        config: ExpertsConfig,
+        weights: Weights,
+        name: str,
+        norm: Norm,
+        layer: int,
+        activation: Activation = SILU,
     ) -> None:
-        kernels, router = weights.kernels, weights.matrix(f"{name}.gate")
-        self.route = kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
-        self.experts = kernels.experts(weights.experts(f"{name}.experts", config.num_experts), activation)
+        router = weights.matrix(f"{name}.gate")
+        self.route = weights.kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
+        self.experts = weights.tier.layer(layer, activation)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] -> the same"""
@@ -28,9 +34,9 @@ class RoutedExperts:
 class ExpertsBesideShared:
     """Routed experts, plus one that every token takes as far as its gate opens: sigmoid(gate(.)) * shared(.)."""
 
-    def __init__(self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm) -> None:
+    def __init__(self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm, layer: int) -> None:
         kernels, shared = weights.kernels, f"{name}.shared_expert"
-        self.routed = RoutedExperts(config, weights, name, norm)
+        self.routed = RoutedExperts(config, weights, name, norm, layer)
         self.gate = kernels.norm_linear(norm, [weights.matrix(f"{name}.shared_expert_gate")])
         matrices = weights.matrices(f"{shared}.gate_proj", f"{shared}.up_proj")
         self.gated = kernels.norm_gated(norm, matrices, SILU)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.config import ModelConfig
+from strata.experts.tier import Tier
 from strata.kernels.layer import Kernels
 from strata.models.decoder import Decoder
 from strata.models.gpt_oss import GptOss
@@ -11,7 +12,7 @@ from strata.models.mistral import Mistral
 from strata.models.qwen2 import Qwen2
 from strata.models.qwen3 import Qwen3
 from strata.models.weights import Weight, Weights, num_bytes
-from strata.plan.shape import check
+from strata.plan.shape import check, needed
 from strata.store.progress import Progress, counter
 
 ARCHITECTURES: dict[str, type[Decoder]] = {
@@ -32,16 +33,20 @@ def build(
     kernels: Kernels,
     max_positions: int,
     progress: Progress | None = None,
+    tier: Tier | None = None,
 ) -> Decoder:
     """The model, from all of its tensors on their device (the dict is emptied of them).
 
-    No sequence is longer than ``max_positions``. progress: called with the bytes of the
-    tensors that were made ready so far. Raises CheckpointError naming every tensor that is missing, unknown or of the
-    wrong shape.
+    No sequence is longer than ``max_positions``. progress: called with the bytes of the tensors that were made ready so
+    far. ``tier``: has the routed experts; None where they are among the tensors. Raises CheckpointError naming every
+    tensor that is missing, unknown or of the wrong shape.
     """
-    specs = check(config, {name: tuple(weight.shape) for name, weight in tensors.items()}, origin="the checkpoint")
+    shapes = {name: tuple(weight.shape) for name, weight in tensors.items()}
+    if tier is not None:
+        shapes |= {spec.name: spec.shape for spec in needed(config) if spec.expert is not None}
+    specs = check(config, shapes, origin="the checkpoint")
     took = counter(sum(map(num_bytes, tensors.values())), progress)
-    weights = Weights(tensors, kernels, took)
+    weights = Weights(tensors, kernels, took, tier)
     model = ARCHITECTURES[config.architecture](config, weights, max_positions)
     unused = [spec.name for spec in specs if spec.name in tensors]
     assert not unused, f"{config.architecture} left tensors unused that it needs: {unused}"

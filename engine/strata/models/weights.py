@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count, takewhile
 from typing import TypeAlias
 
 from torch import Tensor
 
+from strata.experts.prepared import Prepared
+from strata.experts.tier import Tier
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.layer import Expert, Kernels
 from strata.kernels.matrix import Matrix, Norm
+from strata.plan.shape import expert_name
 from strata.quant import QuantizedTensor
 
 Weight: TypeAlias = "Tensor | QuantizedTensor"
@@ -19,7 +23,8 @@ class Weights:
     """Hands out a checkpoint's tensors as the matrices and norms that ``kernels`` prepares its steps of.
 
     Tensors leave the dict as they are taken (unless kept), so that raw and prepared weights are never both there as a
-    whole. ``took`` is told the bytes of each that has left.
+    whole. ``took`` is told the bytes of each that has left. ``tier``: has the routed experts; None where they are
+    among the tensors.
     """
 
     def __init__(
@@ -27,10 +32,12 @@ class Weights:
         tensors: dict[str, Weight],
         kernels: Kernels,
         took: Callable[[int], None] = lambda num_bytes: None,
+        tier: Tier | None = None,
     ) -> None:
         self._tensors = tensors
         self._took = took
         self.kernels = kernels
+        self.tier = tier or Prepared(kernels, self._experts)
         first = next(iter(tensors.values()))
         self.device = (first if isinstance(first, Tensor) else next(iter(first.parts.values()))).device
 
@@ -53,15 +60,16 @@ class Weights:
         """Several of them."""
         return tuple(map(self.matrix, names))
 
-    def experts(self, name: str, count: int) -> Iterator[Expert]:
-        """``NAME.0`` to ``NAME.(count - 1)``, each taken when it is asked for."""
-        for expert in (f"{name}.{i}" for i in range(count)):
-            yield Expert(self.matrices(f"{expert}.gate_proj", f"{expert}.up_proj"), self.matrix(f"{expert}.down_proj"))
-
     def embedding(self, name: str, *, keep: bool = False) -> EmbeddingFn:
         """The gather from table ``NAME.weight``."""
         weight = self._tensors[f"{name}.weight"] if keep else self._take(f"{name}.weight")
         return self.kernels.embedding(_matrix(weight))
+
+    def _experts(self, layer: int) -> Iterator[Expert]:
+        """The experts of a layer, each taken when it is asked for."""
+        names = (expert_name(layer, expert) for expert in count())
+        for name in takewhile(lambda name: f"{name}.gate_proj.weight" in self._tensors, names):
+            yield Expert(self.matrices(f"{name}.gate_proj", f"{name}.up_proj"), self.matrix(f"{name}.down_proj"))
 
     def _take(self, name: str) -> Weight:
         weight = self._tensors.pop(name)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from strata.config import EngineConfig
+from strata.experts.tier import blob_tier
 from strata.kernels.layer import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
@@ -140,9 +141,11 @@ def _load_model(
     used_before = used_bytes(device)
     kernels = kernels_for(device.torch_device, dtype)
     with torch.inference_mode(), out_of_memory(device):
-        tensors = dict(store.load(device.torch_device, phase("load", progress)))
+        tier = blob_tier(store.manifest.contents.experts, kernels, device.torch_device)
+        put = None if tier is None else tier.put
+        tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)
-        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare)
+        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier)
     return model, max(store.num_bytes, used_bytes(device) - used_before)
 
 

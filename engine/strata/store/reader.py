@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,17 @@ class Store:
         """Bytes of all weights in memory."""
         return self.manifest.contents.num_bytes
 
-    def load(self, device: Any = "cpu", progress: Progress | None = None) -> Iterator[tuple[str, Tensor]]:
+    def load(
+        self,
+        device: Any = "cpu",
+        progress: Progress | None = None,
+        put_expert: Callable[[tuple[int, int], Tensor], None] | None = None,
+    ) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name: a QuantizedTensor in the formats int8, int4 and mxfp4, a plain tensor otherwise.
 
         Each file is read once and its checksum compared at its end, so use no weight before the iterator ends. The
-        weights of one expert are views of one buffer, its blob. progress: called with the bytes read and those of all
+        weights of one expert are views of one buffer, its blob; ``put_expert`` takes (layer, expert) and the blob on
+        the CPU instead, and the weights in it do not come. progress: called with the bytes read and those of all
         files. Raises CheckpointError naming a damaged file.
         """
         contents = self.manifest.contents
@@ -107,6 +113,9 @@ class Store:
             experts = layout.held(index)
             blobs = read_blobs(self.path, shard, len(experts), layout.blob_bytes, read)
             for expert in experts:
+                if put_expert is not None:
+                    put_expert(expert, next(blobs))
+                    continue
                 yield from _expert(layout, next(blobs).to(device), f"{expert_name(*expert)}.").items()
             _end(blobs)
 

@@ -1,0 +1,1 @@
+"""Where a model's routed experts are, and what runs them there."""

@@ -1,0 +1,20 @@
+"""Routed experts as matrices in an order that the device's kernels want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from strata.kernels.layer import Expert, ExpertsFn, Kernels
+from strata.kernels.matrix import Activation
+
+
+class Prepared:
+    """``experts``: those of a layer, by its number; asked for once, taken one after another."""
+
+    def __init__(self, kernels: Kernels, experts: Callable[[int], Iterable[Expert]]) -> None:
+        self._kernels = kernels
+        self._experts = experts
+
+    def layer(self, layer: int, activation: Activation) -> ExpertsFn:
+        """As ``Tier.layer``."""
+        return self._kernels.experts(self._experts(layer), activation)

@@ -1,0 +1,37 @@
+"""All routed experts in the device's own memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from strata.experts.layout import blob_layout
+from strata.experts.registry import ExpertRegistry
+from strata.kernels.layer import ExpertsFn, Kernels
+from strata.kernels.matrix import Activation
+from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
+
+
+class Resident:
+    """One slab with every blob at a place of its own for good. A model that fits pays nothing for one that does not:
+    its kernels read the same table of addresses, which never changes."""
+
+    def __init__(self, layout: ExpertLayout, kernels: Kernels, device: torch.device) -> None:
+        self._kernels = kernels
+        self._layout = blob_layout(layout)
+        size = layout.num_blobs * layout.blob_bytes
+        memory = torch.empty(size + BLOB_ALIGNMENT, dtype=torch.uint8, device=device)
+        begin = -memory.data_ptr() % BLOB_ALIGNMENT
+        self._slab = memory[begin : begin + size].view(layout.num_blobs, layout.blob_bytes)
+        self._index = {expert: index for index, expert in enumerate(layout.experts)}
+        self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
+        first = self._slab.data_ptr()
+        self.registry.put({expert: first + index * layout.blob_bytes for expert, index in self._index.items()})
+
+    def put(self, expert: tuple[int, int], blob: Tensor) -> None:
+        """As ``BlobTier.put``."""
+        self._slab[self._index[expert]].copy_(blob)
+
+    def layer(self, layer: int, activation: Activation) -> ExpertsFn:
+        """As ``Tier.layer``."""
+        return self._kernels.blob_experts(self._layout, self.registry.of_layer(layer), activation)

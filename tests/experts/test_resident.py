@@ -1,0 +1,77 @@
+"""Blobs of a store in one slab: found through the table of addresses, and through it alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from strata.config import CacheConfig, DeviceConfig, EngineConfig
+from strata.experts.resident import Resident
+from strata.kernels.layer import Kernels
+from strata.kernels.operations import REFERENCE
+from strata.runner import runner as runner_module
+from strata.runner.runner import Runner
+from strata.store.convert import convert
+from strata.store.reader import Store
+from tests.engine.tiny_llama import write_checkpoint
+from tests.experts.blob_kernels import BlobKernels
+from tests.models import tiny
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "eos_token_id": None}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "a dense layer between": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "norm_topk_prob": True,
+        "num_hidden_layers": 3,
+        "mlp_only_layers": [1],
+    },
+    "biases, another activation": {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "sliding_window": 10},
+    "beside a shared one": {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 32},
+}
+TOKEN_IDS = [(7 * i + i * i) % 90 + 2 for i in range(40)]
+
+
+def made_store(directory: Path, dtype: str, name: str = "a dense layer between") -> Store:
+    source = write_checkpoint(directory / "tiny", **(EXPERTS | ARCHITECTURES[name]))
+    return Store.open(convert(str(source), directory / "store", dtype))
+
+
+def logits(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    monkeypatch.setattr(runner_module, "kernels_for", lambda device, dtype: kernels)
+    config = EngineConfig(
+        model="tiny", device=DeviceConfig(device="cpu", num_threads=1), cache=CacheConfig(num_kv_tokens=128)
+    )
+    runner = Runner.load(store, config, compute_dtype=torch.float32)
+    return tiny.run_chunks(runner, TOKEN_IDS, 17, list(range(8)))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
+def test_experts_in_blobs_are_those_of_their_tensors(
+    tmp_path: Path, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made_store(tmp_path, dtype, name)
+    expected = logits(store, Kernels(REFERENCE, torch.float32), monkeypatch)
+    assert torch.equal(logits(store, BlobKernels(), monkeypatch), expected)
+
+
+def test_an_expert_moves_by_one_write_to_the_table(tmp_path: Path) -> None:
+    store = made_store(tmp_path, "int4")
+    layout = store.manifest.contents.experts
+    assert layout is not None
+    seen: list[torch.Tensor] = []
+    kernels = BlobKernels()
+    kernels.blob_experts = lambda layout, addresses, activation: seen.append(addresses)  # type: ignore[method-assign,assign,return-value]
+    tier = Resident(layout, kernels, torch.device("cpu"))
+    for layer in layout.layers:
+        tier.layer(layer, None)  # type: ignore[arg-type]
+    first, last = seen
+    before = [row.tolist() for row in seen]
+    assert len({*before[0], *before[1]}) == layout.num_blobs
+    assert all(address % 4096 == 0 for row in before for address in row)
+    tier.registry.put({(layout.layers[1], 3): 1 << 40, (layout.layers[0], 0): 1 << 41})
+    assert first.tolist() == [1 << 41, *before[0][1:]]
+    assert last.tolist() == [*before[1][:3], 1 << 40]
