@@ -1,4 +1,6 @@
-"""Writes ``manifests/crds/`` and ``manifests/install/`` from the chart, or with ``--check`` says what is out of date.
+"""Writes ``manifests/crds/``, ``manifests/install/`` and the table in ``docs/strata-model.md`` from the chart.
+
+With ``--check`` it says what is out of date.
 
 The chart is the one source. People without helm apply what lies here::
 
@@ -13,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from manifests import reference
+
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "strata"
 NAMESPACE = "strata-system"
@@ -25,6 +29,7 @@ def rendered(helm: str) -> dict[Path, str]:
     command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE]
     objects = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
+    files[reference.DOCUMENT] = reference.with_reference(reference.DOCUMENT.read_text())
     files[ROOT / "manifests" / "install" / "strata.yaml"] = _HEAD + namespace + objects
     return files
 

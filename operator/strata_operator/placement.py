@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata_operator.api.model import Hardware, Scheduling
+from strata_operator.api.hardware import Hardware
+from strata_operator.api.scheduling import Scheduling
 
 # What GPU Feature Discovery writes. Time-sliced cards ("-SHARED") are left out on purpose: their memory is shared with
 # pods that nobody here knows of, so no budget would hold.

@@ -84,12 +84,12 @@ class Reconciler:
         """Raises MissingError where the model is gone, LeavingError where it is about to go."""
         try:
             model = StrataModel.parse(obj)
+            desired = children(model, engine_image=self._engine_image)
         except InvalidSpecError as error:
             generation = obj["metadata"]["generation"]
-            new = statuses.refused(str(error), generation=generation, previous=obj["status"], now=self._clock())
+            new = statuses.refused(error, generation=generation, previous=obj["status"], now=self._clock())
             self._tell(obj, new)
             return Result("refused")
-        desired = children(model, engine_image=self._engine_image)
         wanted = plan(model, desired, self._cache.observe(key))
         if any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)

@@ -10,6 +10,7 @@ from strata_operator import placement
 from strata_operator.api import conditions
 from strata_operator.api.child import Child, Rollout
 from strata_operator.api.conditions import ACCEPTED, DEGRADED, PROGRESSING, READY, Condition, Trouble
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, REVISION_ANNOTATION, child_name
@@ -19,18 +20,19 @@ from strata_operator.plan import Action, Manifest, Plan
 from strata_operator.render import url
 
 Status = Mapping[str, Any]
-_NEVER_MADE = ("InvalidSpec", "NameConflict", "ApplyRefused")  # reasons for which a child may not have been made yet
+# Reasons for which a child may not have been made yet.
+_NEVER_MADE = ("InvalidSpec", "NotServed", "NameConflict", "ApplyRefused")
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
 
-def refused(message: str, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
+def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
     """The status of a model whose spec cannot be served. What runs already is left as it is, and still counted."""
-    message = conditions.shorten(message)
+    reason, message = error.reason, conditions.shorten(str(error))
     verdicts = [
-        Condition(ACCEPTED, False, "InvalidSpec", message),
-        Condition(PROGRESSING, False, "InvalidSpec", "nothing is done before the spec is accepted"),
-        Condition(READY, False, "InvalidSpec", message),
-        Condition(DEGRADED, True, "InvalidSpec", message),
+        Condition(ACCEPTED, False, reason, message),
+        Condition(PROGRESSING, False, reason, "nothing is done before the spec is accepted"),
+        Condition(READY, False, reason, message),
+        Condition(DEGRADED, True, reason, message),
     ]
     return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
 
@@ -52,7 +54,7 @@ def status(
     complete = not plan.blocked and _is_complete(model, deployment, desired["Deployment"])
     trouble = None if complete else _trouble(model, desired["Deployment"], observed, plan)
     verdicts = [
-        Condition(ACCEPTED, True, "Accepted", "the spec is valid"),
+        Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         _progressing(model, desired["Deployment"], observed, plan, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
         Condition(DEGRADED, True, trouble.reason, trouble.message)
@@ -81,7 +83,7 @@ def _is_complete(model: StrataModel, deployment: Child | None, wanted: Manifest)
     return (
         deployment.hash == wanted["metadata"]["annotations"][HASH_ANNOTATION]
         and rollout.observed_generation >= rollout.generation
-        and rollout.updated == rollout.replicas == rollout.ready == model.replicas
+        and rollout.updated == rollout.replicas == rollout.ready == model.wanted_replicas
     )
 
 
@@ -98,7 +100,7 @@ def _trouble(model: StrataModel, wanted: Manifest, observed: Observed, plan: Pla
     if deployment and deployment.rollout and deployment.rollout.failure:
         return Trouble("PodsRefused", deployment.rollout.failure)
     pods = _current(wanted, observed.pods)
-    if sum(not pod.failed for pod in pods) >= model.replicas:
+    if sum(not pod.failed for pod in pods) >= model.wanted_replicas:
         pods = [pod for pod in pods if not pod.failed]  # others took the place of those
     troubles = [pod.trouble for pod in pods if pod.trouble]
     if any(pod.deleting for pod in observed.pods):
@@ -128,7 +130,7 @@ def _progressing(
         return Condition(PROGRESSING, True, "Creating", "the node pulls the image and mounts the volumes")
     if pods and not all(pod.ready for pod in pods):
         return Condition(PROGRESSING, True, "Scheduling", "the pods wait for a node")
-    return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped until {model.replicas} run")
+    return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped until {model.wanted_replicas} run")
 
 
 def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Condition:
@@ -136,6 +138,8 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
         return Condition(READY, False, trouble.reason, trouble.message)
     if not complete:
         return Condition(READY, False, "Progressing", "not all replicas of this generation are ready yet")
+    if model.suspend:
+        return Condition(READY, False, "Suspended", "spec.suspend is true, so no pod runs; set it to false to serve")
     if model.replicas == 0:
         start = f"kubectl scale stratamodel/{model.name} -n {model.namespace} --replicas=1 starts one"
         return Condition(READY, False, "ScaledToZero", f"spec.replicas is 0, so no pod runs; {start}")

@@ -14,30 +14,72 @@ from strata_operator.api.pod import Pod
 CPU = {"accelerator": "cpu", "cpu": 2, "memory": "3Gi"}
 NVIDIA = {"accelerator": "nvidia", "cpu": 4, "memory": "24Gi"}
 
-# Every field of the spec with a value that is not its default.
+# Every field of the spec with a value that is not its default, or the one that there is.
 FULL_SPEC: dict[str, Any] = {
-    "model": {"source": "pvc://weights/qwen/int4", "servedName": "qwen"},
-    "quantization": {"format": "int8"},
+    "model": {
+        "source": "hf://Qwen/Qwen3-30B-A3B",
+        "revision": "v1",
+        "servedName": "qwen",
+        "secretRef": {"name": "hub", "key": "hf"},
+    },
+    "quantization": {"format": "int8", "groupSize": 32},
     "engine": {
         "maxModelLen": 4096,
         "maxNumSeqs": 8,
         "maxNumBatchedTokens": 1024,
+        "decodeLatencyMs": 50,
+        "prefixCache": False,
         "blockSize": 32,
         "numKvTokens": 65536,
         "gpuMemoryUtilization": "0.85",
-        "extraArgs": ["--max-waiting=64"],
+        "maxWaiting": 64,
+        "loadStallSeconds": 600,
+        "toolCallParser": "hermes",
+        "reasoningParser": "think",
+        "logLevel": "debug",
+        "pipelineDepth": 1,
+        "cpuExperts": "auto",
+        "cpuRoutingThreads": 0,
+        "prefetch": {"predictor": "auto", "probability": "0"},
+        "extraArgs": ["--allowed-origins=https://chat.example"],
     },
-    "hardware": {"accelerator": "nvidia", "gpus": ["RTX4090D", "RTX3090Ti"], "count": 1, "cpu": 8, "memory": "48Gi"},
-    "cache": {"hostPath": "/srv/strata"},
+    "hardware": {
+        "accelerator": "nvidia",
+        "gpus": ["RTX4090D", "RTX3090Ti"],
+        "count": 1,
+        "minVramGiB": 24,
+        "minPcie": {"generation": 3, "width": 16},
+        "cpu": 8,
+        "memory": "48Gi",
+        "hostMemory": {"pinned": "32Gi", "hugepages": "2Mi"},
+    },
+    "power": {
+        "limitWatts": 280,
+        "smClockMHz": {"max": 2100},
+        "memoryClockMHz": {"max": 9500},
+        "maxTemperatureC": {"core": 83, "memory": 100},
+    },
+    "cache": {"hostPath": "/srv/strata", "keepWarm": False},
     "replicas": 3,
-    "service": {"port": 80},
+    "suspend": True,
+    "rollout": {"strategy": "rolling"},
+    "service": {"port": 80, "apiKeysSecretRef": {"name": "keys", "key": "team"}},
     "image": "example.com/engine:1",
+    "env": [
+        {"name": "TZ", "value": "UTC"},
+        {"name": "PROXY", "valueFrom": {"secretKeyRef": {"name": "proxy", "key": "url", "optional": True}}},
+        {"name": "REGION", "valueFrom": {"configMapKeyRef": {"name": "site", "key": "region", "optional": False}}},
+    ],
     "scheduling": {
         "nodeSelector": {"disk": "nvme"},
         "tolerations": [
             {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 60}
         ],
         "priorityClassName": "high",
+    },
+    "podTemplate": {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {"dnsPolicy": "Default"},
     },
 }
 

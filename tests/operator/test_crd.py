@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 from collections.abc import Iterator
@@ -12,9 +13,13 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from manifests import reference
 from strata_operator.api import model as api
 from strata_operator.api.conditions import reason
-from strata_operator.api.model import StrataModel
+from strata_operator.api.engine import BLOCK_SIZES, LOG_LEVELS, NOT_SERVED, REASONING_PARSERS, TOOL_PARSERS
+from strata_operator.api.errors import InvalidSpecError
+from strata_operator.api.hardware import ACCELERATORS, GPUS
+from strata_operator.api.model import FORMATS, GROUP_SIZE, STRATEGIES, StrataModel
 from strata_operator.placement import PRODUCTS
 from tests.operator.live.harness import ROOT
 from tests.operator.samples import FULL_SPEC, child, model, model_object, pod
@@ -36,36 +41,52 @@ def paths(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[
             yield path, inner
 
 
-def given(value: Any, prefix: str = "") -> Iterator[str]:
-    """Every field of a spec that holds a value, in the same words."""
+OPEN = {".scheduling.nodeSelector", ".podTemplate.metadata.labels", ".podTemplate.metadata.annotations"} | {
+    ".podTemplate.spec"
+}
+
+
+def given(value: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every field of a spec that holds a value in the words of ``paths``, and the steps to it."""
     for name, inner in value.items():
         path = f"{prefix}.{name}"
-        first = inner[0] if isinstance(inner, list) else inner
-        if isinstance(first, dict) and name != "nodeSelector":
-            yield from given(first, path)
-        else:
-            yield path
+        for step, element in enumerate(inner) if isinstance(inner, list) else [(None, inner)]:
+            here = (name,) if step is None else (name, step)
+            if isinstance(element, dict) and path not in OPEN:
+                for found, steps in given(element, path):
+                    yield found, (*here, *steps)
+            elif not step:
+                yield path, (name,)
 
 
 def test_every_field_of_the_crd_is_read_by_the_operator() -> None:
-    assert sorted(path for path, _ in paths(SPEC)) == sorted(given(FULL_SPEC))
+    assert sorted(path for path, _ in paths(SPEC)) == sorted({path for path, _ in given(FULL_SPEC)})
     StrataModel.parse(model_object(**FULL_SPEC))  # which refuses a field that it does not read
 
 
+# Fields whose one value is what there is without them.
+ONE_VALUE = {
+    ".hardware.count",
+    ".quantization.groupSize",
+    ".engine.cpuExperts",
+    ".engine.prefetch.predictor",
+    ".cache.keepWarm",
+}
+
+
 def test_every_field_that_the_operator_reads_changes_what_it_does() -> None:
-    """Dropping any one field of the full spec gives another model: none is read and then forgotten."""
+    """Dropping any one field of the full spec gives another model, or none: none is read and then forgotten."""
     full = StrataModel.parse(model_object(**FULL_SPEC))
-    required = {".model.source", ".hardware.accelerator", ".hardware.cpu", ".hardware.memory", ".hardware.count"}
-    for path in given(FULL_SPEC):
-        if path in required:
+    for path, steps in given(FULL_SPEC):
+        if path in ONE_VALUE:
             continue
         spec = copy.deepcopy(FULL_SPEC)
-        *tables, last = path.strip(".").split(".")
         table: Any = spec
-        for name in tables:
-            table = table[name][0] if isinstance(table[name], list) else table[name]
-        del table[last]
-        assert StrataModel.parse(model_object(**spec)) != full, path
+        for step in steps[:-1]:
+            table = table[step]
+        del table[steps[-1]]
+        with contextlib.suppress(InvalidSpecError):  # a field that is needed, alone or beside another
+            assert StrataModel.parse(model_object(**spec)) != full, path
 
 
 def test_defaults_agree() -> None:
@@ -91,25 +112,62 @@ def test_defaults_agree() -> None:
 @pytest.mark.parametrize(
     ("path", "values"),
     [
-        (("quantization", "format"), api.FORMATS),
-        (("hardware", "accelerator"), api.ACCELERATORS),
-        (("engine", "blockSize"), api.BLOCK_SIZES),
+        (("quantization", "format"), FORMATS),
+        (("quantization", "groupSize"), (GROUP_SIZE,)),
+        (("hardware", "accelerator"), ACCELERATORS),
+        (("engine", "blockSize"), BLOCK_SIZES),
+        (("engine", "toolCallParser"), TOOL_PARSERS),
+        (("engine", "reasoningParser"), REASONING_PARSERS),
+        (("engine", "logLevel"), LOG_LEVELS),
+        (("rollout", "strategy"), STRATEGIES),
     ],
 )
 def test_choices_agree(path: tuple[str, str], values: tuple[Any, ...]) -> None:
     assert SPEC["properties"][path[0]]["properties"][path[1]]["enum"] == list(values)
 
 
+def test_parsers_are_those_of_the_engine() -> None:
+    from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
+
+    assert ("auto", "none", *TOOL_FORMATS) == TOOL_PARSERS
+    assert ("auto", "none", *REASONING_FORMATS) == REASONING_PARSERS
+
+
+def test_group_size_is_that_of_the_formats() -> None:
+    from strata.quant import get
+
+    sizes = {name: get(name).num_bytes(1, GROUP_SIZE * 8) for name in ("int4", "int8")}
+    assert sizes == {"int4": 148, "int8": 272}  # 4.625 and 8.5 bits a weight
+
+
 def test_defaults_that_are_told_are_the_engine_s() -> None:
+    from strata.cli.serve_options import DEFAULT_STALL_SECONDS
     from strata.config import CacheConfig, SchedulerConfig
 
     fields = SPEC["properties"]["engine"]["properties"]
     for field, value in (
         ("maxNumSeqs", SchedulerConfig().max_num_seqs),
         ("maxNumBatchedTokens", SchedulerConfig().max_num_batched_tokens),
+        ("maxWaiting", SchedulerConfig().max_waiting),
+        ("decodeLatencyMs", int(1000 * (SchedulerConfig().decode_latency_seconds or 0))),
         ("blockSize", CacheConfig().block_size),
+        ("prefixCache", str(CacheConfig().prefix_cache).lower()),
+        ("loadStallSeconds", int(DEFAULT_STALL_SECONDS)),
     ):
-        assert f"{value} where it is left out" in fields[field]["description"]
+        assert f"{value} where it is left out" in fields[field]["description"], field
+
+
+def test_what_the_operator_refuses_as_not_served_is_what_the_engine_refuses() -> None:
+    """Once the engine takes another value its row in NOT_SERVED has to go, and the field acts."""
+    from strata.cli.main import build_parser
+    from strata.errors import OptionError
+
+    flags = {"prefetch.probability": "--prefetch-probability"}
+    for field, only in NOT_SERVED.items():
+        flag = flags.get(field) or "--" + re.sub("[A-Z]", lambda found: "-" + found[0].lower(), field)
+        build_parser().parse_args(["serve", "m", f"{flag}={only}"])
+        with pytest.raises(OptionError, match="does not act"):
+            build_parser().parse_args(["serve", "m", f"{flag}={float(only) + 0.5 if '.' in field else int(only) + 1}"])
 
 
 @pytest.mark.parametrize("name", ["stratamodels.strata.ai.yaml", "stratanodes.strata.ai.yaml"])
@@ -117,24 +175,48 @@ def test_the_copy_in_manifests_is_the_chart_s(name: str) -> None:
     assert (ROOT / "manifests" / "crds" / name).read_text() == (ROOT / "charts" / "strata" / "crds" / name).read_text()
 
 
+def test_the_document_s_table_is_the_crd_s() -> None:
+    document = reference.DOCUMENT.read_text()
+    assert document == reference.with_reference(document), "run `make manifests`"
+
+
 def test_every_card_has_a_node_label() -> None:
     cards = SPEC["properties"]["hardware"]["properties"]["gpus"]["items"]["enum"]
-    assert cards == list(api.GPUS) == list(PRODUCTS)
+    assert cards == list(GPUS) == list(PRODUCTS)
 
 
 def test_every_flag_of_a_field_is_closed_to_extra_args() -> None:
-    from strata_operator.render.deployment import arguments
+    from strata_operator.render.arguments import arguments
 
     rule = SPEC["properties"]["engine"]["properties"]["extraArgs"]["items"]["x-kubernetes-validations"][0]["rule"]
-    for argument in arguments(model(**FULL_SPEC)):
+    for argument in arguments(model(**FULL_SPEC), grace_seconds=1):
         flag = argument.split("=")[0].removeprefix("--")
-        if argument.startswith("--") and flag != "max-waiting":
+        if argument.startswith("--") and flag != "allowed-origins":
             assert flag in rule.replace("|", " ").replace("(", " ").replace(")", " ").split()
 
 
+def tables(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every property of the schema, tables too."""
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{prefix}.{name}", inner
+        yield from tables(inner.get("items", inner), f"{prefix}.{name}")
+
+
 def test_every_field_is_described() -> None:
-    undescribed = [path for path, inner in paths(SPEC) if len(inner.get("description", "")) < 10]
+    undescribed = [path for path, inner in tables(SPEC) if len(inner.get("description", "")) < 10]
     assert undescribed == []
+
+
+def test_every_number_and_text_has_bounds() -> None:
+    """What the API server can refuse, it refuses."""
+    unbounded = [
+        path
+        for path, inner in tables(SPEC)
+        if "enum" not in inner
+        and not {"maximum", "maxLength", "maxItems", "maxProperties", "x-kubernetes-validations"} & set(inner)
+        and inner.get("type") in ("integer", "string", "array")
+    ]
+    assert unbounded == [".engine.numKvTokens", ".scheduling.tolerations.tolerationSeconds"]  # no number is too large
 
 
 def test_the_status_written_is_in_the_schema() -> None:
@@ -185,4 +267,4 @@ def test_names_and_subresources() -> None:
 def test_examples_are_read(example: Any) -> None:
     for obj in yaml.safe_load_all(example.read_text()):
         obj["metadata"] |= {"namespace": "ns", "uid": "u", "generation": 1}
-        assert StrataModel.parse(obj).source.builtin == "smollm2-135m"
+        StrataModel.parse(obj)

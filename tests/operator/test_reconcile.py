@@ -127,14 +127,20 @@ def test_nothing_is_told_in_a_namespace_that_is_leaving() -> None:
 
 
 def test_a_spec_that_cannot_be_served_is_told_once() -> None:
-    world = World(power={"limitWatts": 280})
+    world = World(speculation={"tokens": 4})
     assert world.run() == Result("refused")
     assert world.condition("Accepted")["reason"] == "InvalidSpec"
-    assert "spec.power is not known" in world.condition("Accepted")["message"]
+    assert "spec.speculation is not known" in world.condition("Accepted")["message"]
     assert world.client.events() == ["InvalidSpec"]
     world.client.writes()
     assert world.run() == Result("refused")
     assert world.client.writes() == []
+
+
+def test_a_pod_template_that_cannot_be_merged_is_told() -> None:
+    world = World(podTemplate={"spec": {"containers": [{"image": "x"}]}})
+    assert world.run() == Result("refused")
+    assert "spec.podTemplate.spec.containers[0] has no name" in world.condition("Accepted")["message"]
 
 
 def test_a_refused_child_is_told_in_the_server_s_words_and_holds_up_what_follows() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import Trouble, find
+from strata_operator.api.errors import InvalidSpecError, NotServedError
 from strata_operator.api.event import Event
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.api.observed import Observed
@@ -112,6 +113,13 @@ UNSCHEDULABLE = Trouble("Unschedulable", "0/1 nodes are available")
             ("False", "Complete"),
             ("False", "AsExpected"),
             id="scaled to zero",
+        ),
+        pytest.param(
+            told(rollout(0), suspend=True, replicas=2),
+            ("False", "Suspended"),
+            ("False", "Complete"),
+            ("False", "AsExpected"),
+            id="suspended",
         ),
         pytest.param(
             told(rollout(2, updated=1, ready=2), pod(ready=True), pod("old", revision="r0", ready=True), replicas=2),
@@ -219,10 +227,15 @@ def test_nothing_to_write_while_nothing_changes() -> None:
 
 def test_a_refused_spec_keeps_the_counts() -> None:
     before = told(rollout(1), pod(ready=True))
-    made = refused("spec.x is not known", generation=2, previous=before, now=NOW)
+    made = refused(InvalidSpecError("spec.x is not known"), generation=2, previous=before, now=NOW)
     assert (made["readyReplicas"], made["observedGeneration"]) == (1, 2)
     assert verdict(made, "Accepted") == ("False", "InvalidSpec")
     assert find(made, "Ready")["message"] == "spec.x is not known"
+
+
+def test_what_is_not_served_yet_has_a_reason_of_its_own() -> None:
+    made = refused(NotServedError("spec.x is 8: not yet"), generation=1, previous={}, now=NOW)
+    assert verdict(made, "Accepted") == ("False", "NotServed")
 
 
 def action(verb: Any, kind: str, *lost: str) -> Action:

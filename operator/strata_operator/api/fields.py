@@ -48,6 +48,25 @@ class Fields:
             raise InvalidSpecError(f"{self._path}.{key} is {value!r}; allowed are {', '.join(map(str, allowed))}")
         return value
 
+    def choice_or_none(self, key: str, allowed: Sequence[T]) -> T | None:
+        """As ``choice``; None where the field is absent."""
+        return None if self.get(key, type(allowed[0])) is None else self.choice(key, allowed)
+
+    def flag(self, key: str) -> bool | None:
+        """True, false, or None where it is absent."""
+        self._known.add(key)
+        value = self._table.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise InvalidSpecError(f"{self._path}.{key} is {value!r}; it must be true or false")
+        return value
+
+    def between(self, low: int, high: int, key: str) -> int | None:
+        """A whole number of that range, both ends included; None where it is absent."""
+        value = self.get(key, int)
+        if value is not None and not low <= value <= high:
+            raise InvalidSpecError(f"{self._path}.{key} is {value}; allowed are {low} to {high}")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty where it is absent."""
         values = self.get(key, list) or []
@@ -61,6 +80,29 @@ class Fields:
         inner = Fields(self.get(key, dict) or {}, f"{self._path}.{key}")
         self._inner.append(inner)
         return inner
+
+    def table_or_none(self, key: str) -> Fields | None:
+        """As ``table``; None where it is absent."""
+        return None if self.get(key, dict) is None else self.table(key)
+
+    def tables(self, key: str) -> tuple[Fields, ...]:
+        """The tables of a list; empty where it is absent."""
+        made = []
+        for number, value in enumerate(self.get(key, list) or []):
+            path = f"{self._path}.{key}[{number}]"
+            if not isinstance(value, Mapping):
+                raise InvalidSpecError(f"{path} is {value!r}; it must be a table")
+            made.append(Fields(value, path))
+        self._inner += made
+        return tuple(made)
+
+    def texts_by_name(self, key: str) -> dict[str, str]:
+        """A table of strings, such as labels; empty where it is absent."""
+        table = self.get(key, dict) or {}
+        for name, value in table.items():
+            if not isinstance(value, str):
+                raise InvalidSpecError(f"{self._path}.{key}.{name} is {value!r}; it must be a string")
+        return dict(table)
 
     def close(self) -> None:
         """Refuse fields that were never asked for, here and in every table taken from here."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from typing import Any
 
 from strata_operator import placement
-from strata_operator.api.model import Source, StrataModel
+from strata_operator.api.model import TOKEN_VARIABLE, StrataModel
 from strata_operator.api.names import ENGINE, REVISION_ANNOTATION, child_name
-from strata_operator.render.config import CACHE_MOUNT
+from strata_operator.api.quantity import format_quantity
+from strata_operator.render.arguments import PORT, arguments
+from strata_operator.render.merge import merge
 from strata_operator.render.meta import digest, labels, manifest, selector
-
-PORT = 8000
-MODEL_MOUNT = "/model"
+from strata_operator.render.volumes import volumes
 
 # The startup probe's budget, in seconds: a first start converts the checkpoint and reads the store from a slow disk.
 # The engine itself ends, with its reason, when loading fails; this only ends one that hangs.
@@ -21,22 +20,27 @@ STARTUP_SECONDS = 3600
 STARTUP_PERIOD_SECONDS = 2
 # The Deployment's deadline must outlast pulling the image and that budget, or a good slow load is called a failure.
 PROGRESS_DEADLINE_SECONDS = 2 * STARTUP_SECONDS
-GRACE_SECONDS = 60  # for requests under way when a pod is told to stop
+GRACE_SECONDS = 60  # of a pod that is told to stop
+REQUEST_SECONDS = GRACE_SECONDS - 10  # of that for requests under way, before the engine ends them itself
 
 
 def deployment(model: StrataModel, settings: Mapping[str, Any], *, engine_image: str) -> dict[str, Any]:
-    """``settings`` is the rendered ConfigMap; ``engine_image`` is used where the model names none."""
-    pod = {
-        "metadata": {"labels": labels(model)},
-        "spec": _pod(model, image=model.image or engine_image),
+    """``settings`` is the rendered ConfigMap; ``engine_image`` is used where the model names none.
+
+    Raises InvalidSpecError for a pod template that cannot be merged.
+    """
+    override = model.pod_template
+    pod: dict[str, Any] = {
+        "metadata": {"labels": {**override.labels, **labels(model)}, "annotations": dict(override.annotations)},
+        "spec": merge(_pod(model, image=model.image or engine_image), override.spec, "spec.podTemplate.spec"),
     }
-    pod["metadata"]["annotations"] = {REVISION_ANNOTATION: digest({"pod": pod, "config": settings["data"]})}
+    pod["metadata"]["annotations"] |= {REVISION_ANNOTATION: digest({"pod": pod, "config": settings["data"]})}
     return manifest(
         model,
         "apps/v1",
         "Deployment",
         spec={
-            "replicas": model.replicas,
+            "replicas": model.wanted_replicas,
             "selector": {"matchLabels": selector(model)},
             # Stop first: a new pod beside the old one would wait for ever for the GPU or the memory that the old holds.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
@@ -47,39 +51,9 @@ def deployment(model: StrataModel, settings: Mapping[str, Any], *, engine_image:
     )
 
 
-def arguments(model: StrataModel) -> list[str]:
-    """Arguments of the image's entrypoint, ``strata``; flags that the user left out are left to the engine."""
-    engine = model.engine
-    flags = {
-        "--dtype": model.format,
-        "--device": "cuda" if model.hardware.accelerator == "nvidia" else "cpu",
-        "--host": "0.0.0.0",
-        "--port": PORT,
-        "--threads": model.hardware.cpu,  # a kubelet that sets no quota would let the engine count the node's
-        "--served-model-name": model.served_name,
-        "--max-model-len": engine.max_model_len,
-        "--max-num-seqs": engine.max_num_seqs,
-        "--max-num-batched-tokens": engine.max_num_batched_tokens,
-        "--block-size": engine.block_size,
-        "--num-kv-tokens": engine.num_kv_tokens,
-        "--gpu-memory-utilization": engine.gpu_memory_utilization,
-    }
-    given = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
-    return ["serve", _source_argument(model.source), *given, *engine.extra_args]
-
-
-def _source_argument(source: Source) -> str:
-    if source.builtin is not None:
-        return source.text
-    if source.host_path is not None:
-        # The last part of the path stays: the engine tells a GGUF file by its name.
-        return posixpath.join(MODEL_MOUNT, posixpath.basename(source.host_path))
-    return posixpath.join(MODEL_MOUNT, source.path_in_claim).rstrip("/")
-
-
 def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
     hardware = model.hardware
-    volumes, mounts = _volumes(model)
+    mounted, mounts = volumes(model)
     pod: dict[str, Any] = {
         "serviceAccountName": child_name(model.name),
         "automountServiceAccountToken": False,
@@ -88,12 +62,12 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
         "affinity": placement.affinity(hardware),
         # The cache on the node belongs to root, hence the user; without capabilities it may do little more than that.
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
-        "volumes": volumes,
+        "volumes": mounted,
         "containers": [
             {
                 "name": ENGINE,
                 "image": image,
-                "args": arguments(model),
+                "args": arguments(model, grace_seconds=REQUEST_SECONDS),
                 "envFrom": [{"configMapRef": {"name": child_name(model.name)}}],
                 "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
                 "resources": _resources(model),
@@ -114,6 +88,9 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
             }
         ],
     }
+    env = _environment(model)
+    if env:
+        pod["containers"][0]["env"] = env
     tolerations = placement.tolerations(hardware, model.scheduling)
     if tolerations:
         pod["tolerations"] = tolerations
@@ -124,34 +101,24 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
     return pod
 
 
+def _environment(model: StrataModel) -> list[Mapping[str, Any]]:
+    """What is not in the ConfigMap: the Hub's token, and the user's own."""
+    made = list(model.env)
+    if model.token is not None:
+        secret = {"name": model.token.name, "key": model.token.key}
+        made.insert(0, {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": secret}})
+    return made
+
+
 def _probe(path: str, *, period: int) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": period, "timeoutSeconds": 5}
 
 
 def _resources(model: StrataModel) -> dict[str, Any]:
-    wanted = {"cpu": str(model.hardware.cpu), "memory": model.hardware.memory}
-    if model.hardware.count:
-        wanted[placement.GPU_RESOURCE] = str(model.hardware.count)
+    hardware = model.hardware
+    wanted = {"cpu": str(hardware.cpu), "memory": hardware.memory}
+    if hardware.count:
+        wanted[placement.GPU_RESOURCE] = str(hardware.count)
+    if hardware.hugepages is not None:
+        wanted[f"hugepages-{hardware.hugepages}"] = format_quantity(hardware.hugepages_bytes)
     return {"requests": dict(wanted), "limits": wanted}
-
-
-def _volumes(model: StrataModel) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The node's cache, a /tmp, and the checkpoint where it is not in the image; the checkpoint is read-only."""
-    volumes: list[dict[str, Any]] = [
-        {"name": "cache", "hostPath": {"path": model.cache_host_path, "type": "DirectoryOrCreate"}},
-        {"name": "tmp", "emptyDir": {}},
-    ]
-    mounts: list[dict[str, Any]] = [
-        {"name": "cache", "mountPath": CACHE_MOUNT},
-        {"name": "tmp", "mountPath": "/tmp"},
-    ]
-    source = model.source
-    if source.host_path is not None:
-        # With a type that is checked, a path that is not there is an error; without, the runtime would create it.
-        kind = "File" if source.host_path.endswith(".gguf") else "Directory"
-        volumes.append({"name": "model", "hostPath": {"path": source.host_path, "type": kind}})
-        mounts.append({"name": "model", "mountPath": _source_argument(source), "readOnly": True})
-    elif source.claim is not None:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}})
-        mounts.append({"name": "model", "mountPath": MODEL_MOUNT, "readOnly": True})
-    return volumes, mounts

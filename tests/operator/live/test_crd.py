@@ -31,13 +31,14 @@ def bad(change: dict[str, Any], *words: str, why: str) -> Any:
 
 
 BAD = [
-    bad({"power": {"limitWatts": 280}}, 'unknown field "spec.power"', why="unknown field"),
+    bad({"speculation": {"tokens": 4}}, 'unknown field "spec.speculation"', why="unknown field"),
+    bad({"hardware": {**NVIDIA, "hostMemory": {"hugePages": "2Mi"}}}, "hostMemory.hugePages", why="unknown deep field"),
     bad({"engine": {"maxmodellen": 1}}, 'unknown field "spec.engine.maxmodellen"', why="misspelt field"),
     bad({"replicas": -1}, "spec.replicas", "-1", "greater than or equal to 0", why="negative replicas"),
     bad(
         {"model": {"source": "ftp://host/model"}},
         "source is 'ftp://host/model'",
-        "allowed are builtin://NAME, hostpath:///ABSOLUTE/PATH and pvc://CLAIM",
+        "allowed are hf://ORG/NAME or hf://ORG/NAME:FILE, builtin://NAME, hostpath:///ABSOLUTE/PATH and pvc://CLAIM",
         why="bad scheme",
     ),
     bad({"model": {"source": "hostpath://models/x"}}, "hostpath:///ABSOLUTE/PATH", why="relative host path"),
@@ -70,6 +71,43 @@ BAD = [
     bad({"cache": {"hostPath": "/"}}, "hostPath is '/'", "absolute path below /", why="the node's root as cache"),
     bad({"service": {"port": 70000}}, "spec.service.port", "less than or equal to 65535", why="port out of range"),
     bad({"scheduling": {"tolerations": [{"operator": "Equal"}]}}, "needs operator: Exists", why="keyless toleration"),
+    bad({"model": {"source": "hf://Qwen"}}, "hf://ORG/NAME", why="half a name on the Hub"),
+    bad(
+        {"model": {"source": "builtin://x", "revision": "v1"}},
+        "model.revision",
+        "for models on the Hub",
+        why="revision",
+    ),
+    bad({"model": {"source": "pvc://x", "secretRef": {"name": "s"}}}, "for models on the Hub", why="token of a claim"),
+    bad({"quantization": {"groupSize": 64}}, "spec.quantization.groupSize", '"32"', why="group size"),
+    bad({"power": {"limitWatts": 250}}, "spec.power", "about cards", why="power of a CPU model"),
+    bad({"power": {"limitWatts": 10}, "hardware": NVIDIA}, "greater than or equal to 50", why="10 W"),
+    bad({"power": {}, "hardware": NVIDIA}, "spec.power", "at least 1 propert", why="no power wish"),
+    bad({"hardware": {"accelerator": "cpu", "cpu": 1}}, "memory is missing", why="no memory and no pinned budget"),
+    bad(
+        {"hardware": {**NVIDIA, "memory": "24Gi", "hostMemory": {"pinned": "24Gi"}}},
+        "memory is '24Gi'",
+        "'24Gi'; memory has to hold that and 512Mi more",
+        why="no memory beside the pinned budget",
+    ),
+    bad(
+        {"hardware": {**NVIDIA, "hostMemory": {"hugepages": "2Mi"}}},
+        "hugepages is '2Mi', and pinned is auto",
+        "a size such as 48Gi",
+        why="huge pages without a size",
+    ),
+    bad({"hardware": {**NVIDIA, "hostMemory": {"pinned": "some"}}}, "pinned is 'some'", "such as 48Gi", why="no size"),
+    bad({"hardware": {**NVIDIA, "minPcie": {"width": 3}}}, "minPcie.width", '"8", "16"', why="three lanes"),
+    bad({"rollout": {"strategy": "canary"}}, '"canary"', '"auto", "recreate", "rolling"', why="unknown strategy"),
+    bad({"env": [{"name": "A"}]}, "needs one of value and valueFrom", why="a variable without value"),
+    bad({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, "which the operator sets", why="our variable"),
+    bad({"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "Duplicate value", why="twice"),
+    bad(
+        {"model": {"source": "hf://a/b", "secretRef": {"name": "s"}}, "env": [{"name": "HF_TOKEN", "value": "x"}]},
+        "env holds HF_TOKEN, and model.secretRef sets it",
+        why="two tokens",
+    ),
+    bad({"engine": {"prefetch": {"probability": "2"}}}, "prefetch.probability", why="a probability of 2"),
 ]
 
 

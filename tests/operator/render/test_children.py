@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from strata_operator.render import children, url
-from strata_operator.render.deployment import PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS, arguments
+from strata_operator.render.arguments import arguments
+from strata_operator.render.deployment import GRACE_SECONDS, PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS
 from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model
 
 
@@ -48,7 +49,7 @@ def test_a_gpu_model_gets_one_and_runs_nowhere_else() -> None:
 
 
 def test_flags_that_are_left_out_are_left_to_the_engine() -> None:
-    assert arguments(model()) == [
+    assert arguments(model(), grace_seconds=50) == [
         "serve",
         "builtin://smollm2-135m",
         "--dtype=int4",
@@ -56,15 +57,28 @@ def test_flags_that_are_left_out_are_left_to_the_engine() -> None:
         "--host=0.0.0.0",
         "--port=8000",
         "--threads=2",
+        "--grace-seconds=50",
         "--served-model-name=m",
     ]
 
 
 def test_every_engine_field_becomes_its_flag() -> None:
-    made = arguments(model(**FULL_SPEC))
-    assert made[:2] == ["serve", "/model/qwen/int4"]
-    assert made[-1] == "--max-waiting=64"
+    made = engine(**FULL_SPEC)["args"]
+    assert made[:2] == ["serve", "Qwen/Qwen3-30B-A3B"]
+    assert made[-1] == "--allowed-origins=https://chat.example"
     for flag in (
+        "--revision=v1",
+        "--api-key-file=/etc/strata/api-keys/team",
+        "--decode-latency-ms=50",
+        "--no-prefix-cache",
+        "--max-waiting=64",
+        "--load-stall-seconds=600",
+        "--tool-call-parser=hermes",
+        "--reasoning-parser=think",
+        "--log-level=debug",
+        "--pipeline-depth=1",
+        "--cpu-routing-threads=0",
+        "--prefetch-probability=0",
         "--dtype=int8",
         "--served-model-name=qwen",
         "--max-model-len=4096",
@@ -81,8 +95,10 @@ def test_the_engine_s_command_line_knows_every_flag() -> None:
     """The real parser of `strata serve` reads what the operator writes."""
     from strata.cli.main import build_parser
 
-    options = build_parser().parse_args(arguments(model(**FULL_SPEC)))
+    options = build_parser().parse_args(engine(**FULL_SPEC)["args"])
     assert (options.dtype, options.device, options.max_model_len, options.port) == ("int8", "cuda", 4096, 8000)
+    assert (options.decode_latency_seconds, options.prefix_cache) == (0.05, False)
+    assert options.grace_seconds < GRACE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -105,6 +121,64 @@ def test_a_checkpoint_outside_the_image_is_mounted_read_only(text: str, volume: 
 
 def test_a_built_in_model_mounts_the_cache_alone() -> None:
     assert [volume["name"] for volume in pod()["volumes"]] == ["cache", "tmp"]
+
+
+def test_a_model_of_the_hub_is_fetched_into_the_node_s_cache() -> None:
+    data = rendered(**source("hf://Qwen/Qwen3-8B"))["ConfigMap"]["data"]
+    assert data["HF_HOME"].startswith("/var/lib/strata/")
+    assert "HF_HOME" not in rendered()["ConfigMap"]["data"]
+    assert engine(**source("hf://Qwen/Qwen3-8B:Q4_K_M"))["args"][1] == "Qwen/Qwen3-8B:Q4_K_M"
+
+
+def test_a_token_is_the_kubelet_s_to_read() -> None:
+    made = engine(model={"source": "hf://Qwen/Qwen3-8B", "secretRef": {"name": "hub"}})
+    reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert made["env"] == [{"name": "HF_TOKEN", "valueFrom": reference}]
+    assert "env" not in engine()
+
+
+def test_api_keys_are_mounted_as_a_directory_that_follows_the_secret() -> None:
+    made = pod(service={"apiKeysSecretRef": {"name": "keys"}})
+    volume = next(one for one in made["volumes"] if one["name"] == "api-keys")
+    assert volume["secret"]["secretName"] == "keys"
+    mount = next(one for one in made["containers"][0]["volumeMounts"] if one["name"] == "api-keys")
+    assert "subPath" not in mount
+    assert f"--api-key-file={mount['mountPath']}/keys" in made["containers"][0]["args"]
+
+
+def test_huge_pages_are_requested_beside_the_memory_and_mounted() -> None:
+    hardware = {"accelerator": "nvidia", "cpu": 4, "hostMemory": {"pinned": "48Gi", "hugepages": "1Gi"}}
+    made = pod(hardware=hardware)
+    resources = made["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"]
+    assert {name: resources["limits"][name] for name in ("memory", "hugepages-1Gi")} == {
+        "memory": "4Gi",
+        "hugepages-1Gi": "48Gi",
+    }
+    assert {"name": "hugepages", "emptyDir": {"medium": "HugePages-1Gi"}} in made["volumes"]
+
+
+def test_a_suspended_model_keeps_its_children_and_has_no_pod() -> None:
+    made = rendered(suspend=True, replicas=3)
+    assert made["Deployment"]["spec"]["replicas"] == 0
+    assert made.keys() == rendered().keys()
+
+
+def test_the_user_s_pod_template_is_merged_over_ours() -> None:
+    made = rendered(
+        env=[{"name": "TZ", "value": "UTC"}],
+        podTemplate={
+            "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+            "spec": {"hostNetwork": True, "containers": [{"name": "engine", "env": [{"name": "TZ", "value": "CET"}]}]},
+        },
+    )
+    template = made["Deployment"]["spec"]["template"]
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["annotations"]["note"] == "b"
+    assert template["spec"]["hostNetwork"] is True
+    assert template["spec"]["containers"][0]["env"] == [{"name": "TZ", "value": "CET"}]
+    assert made["Deployment"]["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert "team" not in made["Deployment"]["metadata"]["labels"]
 
 
 def test_the_cache_is_where_the_engine_is_told_that_it_is() -> None:

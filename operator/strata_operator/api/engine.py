@@ -1,0 +1,82 @@
+"""``spec.engine``: the engine's settings, by their flags' names in camelCase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from strata_operator.api.errors import InvalidSpecError, NotServedError
+from strata_operator.api.fields import Fields
+
+BLOCK_SIZES = (16, 32)
+TOOL_PARSERS = ("auto", "none", "harmony", "qwen-xml", "hermes", "mistral", "llama")
+REASONING_PARSERS = ("auto", "none", "harmony", "think")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+# Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
+# engine's flag acts.
+NOT_SERVED = {"pipelineDepth": "1", "cpuRoutingThreads": "0", "prefetch.probability": "0"}
+_NO_OFFLOAD = "this version does not serve experts from host memory, so all of them must fit where the model runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """None leaves the engine's own default."""
+
+    max_model_len: int | None = None  # tokens, prompt and output of one request
+    max_num_seqs: int | None = None  # sequences decoded together
+    max_num_batched_tokens: int | None = None  # tokens of one engine step
+    decode_latency_ms: int | None = None  # what a step may take while sequences decode; 0: prompts' chunks are whole
+    prefix_cache: bool | None = None
+    block_size: int | None = None  # tokens of one KV block
+    num_kv_tokens: int | None = None  # tokens that the KV cache holds
+    gpu_memory_utilization: str | None = None  # decimal share of the GPU's memory, as text: floats do not round-trip
+    max_waiting: int | None = None  # requests that may queue
+    load_stall_seconds: int | None = None  # without progress of loading, before the engine ends as failed
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    log_level: str | None = None
+    pipeline_depth: int | None = None
+    cpu_routing_threads: int | None = None
+    prefetch_probability: str | None = None  # decimal, as text
+    extra_args: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, fields: Fields) -> Engine:
+        """Raises InvalidSpecError for a value that no engine takes, NotServedError for one that this one does not."""
+        prefetch = fields.table("prefetch")
+        # Their one value is the engine's own choice, for which no flag is needed.
+        fields.choice("cpuExperts", ("auto",), "auto")
+        prefetch.choice("predictor", ("auto",), "auto")
+        block_size = fields.get("blockSize", int)
+        if block_size is not None and block_size not in BLOCK_SIZES:
+            raise InvalidSpecError(f"spec.engine.blockSize is {block_size}; allowed are 16 and 32")
+        return cls(
+            max_model_len=fields.get("maxModelLen", int),
+            max_num_seqs=fields.get("maxNumSeqs", int),
+            max_num_batched_tokens=fields.get("maxNumBatchedTokens", int),
+            decode_latency_ms=fields.get("decodeLatencyMs", int),
+            prefix_cache=fields.flag("prefixCache"),
+            block_size=block_size,
+            num_kv_tokens=fields.get("numKvTokens", int),
+            gpu_memory_utilization=fields.get("gpuMemoryUtilization", str),
+            max_waiting=fields.get("maxWaiting", int),
+            load_stall_seconds=fields.get("loadStallSeconds", int),
+            tool_call_parser=fields.choice_or_none("toolCallParser", TOOL_PARSERS),
+            reasoning_parser=fields.choice_or_none("reasoningParser", REASONING_PARSERS),
+            log_level=fields.choice_or_none("logLevel", LOG_LEVELS),
+            pipeline_depth=_served("pipelineDepth", fields.get("pipelineDepth", int)),
+            cpu_routing_threads=_served("cpuRoutingThreads", fields.get("cpuRoutingThreads", int)),
+            prefetch_probability=_served("prefetch.probability", prefetch.get("probability", str)),
+            extra_args=fields.texts("extraArgs"),
+        )
+
+
+T = TypeVar("T", int, str)
+
+
+def _served(name: str, value: T | None) -> T | None:
+    only = NOT_SERVED.get(name)
+    if value is None or only is None or float(value) == float(only):
+        return value
+    raise NotServedError(f"spec.engine.{name} is {value}: {_NO_OFFLOAD}. Set {only}, or leave it out")

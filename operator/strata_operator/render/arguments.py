@@ -1,0 +1,72 @@
+"""The engine's command line: ``strata serve`` with the flags that the spec sets."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from strata_operator.api.model import StrataModel
+from strata_operator.api.source import Source
+
+PORT = 8000
+MODEL_MOUNT = "/model"
+KEYS_MOUNT = "/etc/strata/api-keys"
+
+
+def arguments(model: StrataModel, *, grace_seconds: int) -> list[str]:
+    """Arguments of the image's entrypoint, ``strata``; flags that the user left out are left to the engine.
+
+    ``grace_seconds``: what requests under way get when the pod ends.
+    """
+    return [
+        "serve",
+        source_argument(model.source),
+        *(f"{flag}={value}" for flag, value in _flags(model, grace_seconds) if value is not None),
+        *_switches(model),
+        *model.engine.extra_args,
+    ]
+
+
+def source_argument(source: Source) -> str:
+    """What the engine is told to serve: a name, or a path in its container."""
+    if source.builtin is not None:
+        return source.text
+    if source.hub is not None:
+        return source.hub
+    if source.host_path is not None:
+        # The last part of the path stays: the engine tells a GGUF file by its name.
+        return posixpath.join(MODEL_MOUNT, posixpath.basename(source.host_path))
+    return posixpath.join(MODEL_MOUNT, source.path_in_claim).rstrip("/")
+
+
+def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object]]:
+    engine = model.engine
+    yield "--revision", model.revision
+    yield "--dtype", model.format
+    yield "--device", "cuda" if model.hardware.accelerator == "nvidia" else "cpu"
+    yield "--host", "0.0.0.0"
+    yield "--port", PORT
+    yield "--threads", model.hardware.cpu  # a kubelet that sets no quota would let the engine count the node's
+    yield "--grace-seconds", grace_seconds
+    yield "--served-model-name", model.served_name
+    yield "--api-key-file", posixpath.join(KEYS_MOUNT, model.api_keys.key) if model.api_keys else None
+    yield "--max-model-len", engine.max_model_len
+    yield "--max-num-seqs", engine.max_num_seqs
+    yield "--max-num-batched-tokens", engine.max_num_batched_tokens
+    yield "--decode-latency-ms", engine.decode_latency_ms
+    yield "--block-size", engine.block_size
+    yield "--num-kv-tokens", engine.num_kv_tokens
+    yield "--gpu-memory-utilization", engine.gpu_memory_utilization
+    yield "--max-waiting", engine.max_waiting
+    yield "--load-stall-seconds", engine.load_stall_seconds
+    yield "--tool-call-parser", engine.tool_call_parser
+    yield "--reasoning-parser", engine.reasoning_parser
+    yield "--log-level", engine.log_level
+    yield "--pipeline-depth", engine.pipeline_depth
+    yield "--cpu-routing-threads", engine.cpu_routing_threads
+    yield "--prefetch-probability", engine.prefetch_probability
+
+
+def _switches(model: StrataModel) -> list[str]:
+    prefix_cache = model.engine.prefix_cache
+    return [] if prefix_cache is None else ["--prefix-cache" if prefix_cache else "--no-prefix-cache"]

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata_operator.api.errors import InvalidSpecError
+from strata_operator.api.quantity import format_quantity, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("24Gi", 24 << 30),
+        ("1.5Gi", 3 << 29),
+        (".5Ki", 512),
+        ("1G", 10**9),
+        ("128974848", 128974848),
+        ("129e6", 129_000_000),
+        ("1E", 10**18),  # exa, not an exponent
+        ("1500m", 2),  # parts of a byte are rounded up
+        ("0", 0),
+    ],
+)
+def test_quantities(text: str, size: int) -> None:
+    assert parse_bytes(text, "spec.x") == size
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "24GB", "24 Gi", "-1Gi", "1e999Gi", "0x10"])
+def test_what_is_none_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"spec.x is .* such as 24Gi"):
+        parse_bytes(text, "spec.x")
+
+
+@given(st.integers(min_value=0, max_value=1 << 62))
+def test_what_is_written_is_read_again(size: int) -> None:
+    assert parse_bytes(format_quantity(size), "x") == size
