@@ -10,7 +10,9 @@ import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
 from strata.experts.resident import Resident
-from strata.kernels.layer import Kernels
+from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.layer import ExpertsFn, Kernels
+from strata.kernels.matrix import SILU, Activation
 from strata.kernels.operations import REFERENCE
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
@@ -58,16 +60,27 @@ def test_experts_in_blobs_are_those_of_their_tensors(
     assert torch.equal(logits(store, BlobKernels(), monkeypatch), expected)
 
 
+class Watched(BlobKernels):
+    """Keeps the addresses that each layer was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def blob_experts(self, layout: BlobLayout, addresses: torch.Tensor, activation: Activation) -> ExpertsFn:
+        self.seen.append(addresses)
+        return super().blob_experts(layout, addresses, activation)
+
+
 def test_an_expert_moves_by_one_write_to_the_table(tmp_path: Path) -> None:
     store = made_store(tmp_path, "int4")
     layout = store.manifest.contents.experts
     assert layout is not None
-    seen: list[torch.Tensor] = []
-    kernels = BlobKernels()
-    kernels.blob_experts = lambda layout, addresses, activation: seen.append(addresses)  # type: ignore[method-assign,assign,return-value]
+    kernels = Watched()
     tier = Resident(layout, kernels, torch.device("cpu"))
     for layer in layout.layers:
-        tier.layer(layer, None)  # type: ignore[arg-type]
+        tier.layer(layer, SILU)
+    seen = kernels.seen
     first, last = seen
     before = [row.tolist() for row in seen]
     assert len({*before[0], *before[1]}) == layout.num_blobs
