@@ -30,6 +30,16 @@ CONFIG: dict[str, Any] = {
 }
 
 
+# Changes of it that make a Qwen3-MoE.
+EXPERTS: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "norm_topk_prob": True,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+
+
 def write_checkpoint(directory: Path, seed: int = 0, **changes: Any) -> Path:
     """Write the checkpoint to ``directory``, which is made, and return it. ``changes``: keys of its config.
 

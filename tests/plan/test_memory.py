@@ -25,6 +25,7 @@ from strata.errors import HardwareError, OptionError
 from strata.kernels.attention import sdpa
 from strata.kernels.linear import reference as linear
 from strata.plan import memory
+from strata.plan.capture import capture_bytes
 from strata.plan.memory import (
     ADJUSTED_BYTES,
     CPU_KV_SHARE,
@@ -77,7 +78,7 @@ def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: 
 
 def plan(left: int, engine: EngineConfig, device: str = "cuda") -> MemoryPlan:
     """The plan for a device where ``left`` bytes are left beside weights of 5 MiB and the workspace."""
-    capacity = 5 * MIB + workspace_bytes(MODEL, engine, 2) + left
+    capacity = 5 * MIB + workspace_bytes(MODEL, engine, 2, device) + left
     room = DeviceMemory(device, 10 * capacity, capacity)
     return plan_memory(MODEL, engine, memory=room, weight_bytes=5 * MIB, element_bytes=2)
 
@@ -145,7 +146,7 @@ def test_fewer_tokens_than_one_sequence() -> None:
 
 def test_a_larger_share_of_the_card() -> None:
     engine = config(max_num_seqs=1)
-    needed = 5 * MIB + workspace_bytes(MODEL, engine, 2) + SEQUENCE * TOKEN
+    needed = 5 * MIB + workspace_bytes(MODEL, engine, 2, "cuda") + SEQUENCE * TOKEN
     card = DeviceMemory("cuda", int(needed / 0.945), 1 << 40)
     with pytest.raises(HardwareError, match=r"or gpu_memory_utilization 0\.95, or"):
         plan_memory(MODEL, engine, memory=card, weight_bytes=5 * MIB, element_bytes=2)
@@ -160,7 +161,8 @@ def test_a_smaller_dtype_with_shorter_sequences() -> None:
     """Weights of 16-bit fill a card; of 4-bit leave no room for the longest sequence either."""
     model = replace(MODEL, max_position_embeddings=1 << 20)
     engine = replace(config(), dtype="bf16", scheduler=SchedulerConfig(max_num_batched_tokens=16))
-    card = DeviceMemory("cuda", 16 * MIB, 16 * MIB)
+    size = 16 * MIB + capture_bytes(model, engine.scheduler.max_num_seqs) * 10 // 9
+    card = DeviceMemory("cuda", size, size)
     with pytest.raises(HardwareError, match=r"What fits: dtype int4 and max_model_len \d+, or"):
         plan_memory(model, engine, memory=card, weight_bytes=15 * MIB, element_bytes=2)
 
@@ -243,12 +245,14 @@ def test_model_length_out_of_range(length: int) -> None:
 
 def test_the_workspace_holds_what_adjusts_the_logits() -> None:
     model = replace(MODEL, vocab_size=100_000)
-    one, two = (workspace_bytes(model, config(max_num_seqs=seqs, max_model_len=16), 2) for seqs in (1, 2))
+    one, two = (workspace_bytes(model, config(max_num_seqs=seqs, max_model_len=16), 2, "cpu") for seqs in (1, 2))
     assert two - one >= model.vocab_size * (4 + 4 + ADJUSTED_BYTES), "a row, its copy, and an entry for each token"
 
 
 def test_the_workspace_holds_the_logits() -> None:
-    small, large = (workspace_bytes(replace(MODEL, vocab_size=v), config(max_num_seqs=7), 2) for v in (1000, 2000))
+    small, large = (
+        workspace_bytes(replace(MODEL, vocab_size=v), config(max_num_seqs=7), 2, "cpu") for v in (1000, 2000)
+    )
     assert large - small >= 7 * 1000 * 4
 
 
@@ -264,7 +268,7 @@ def test_the_workspace_holds_the_logits() -> None:
 def test_the_workspace_holds_what_a_call_gathers(length: int, seqs: int, expected: int) -> None:
     assert gathered_positions(length, seqs, 16) == expected
     model, engine = replace(MODEL, max_position_embeddings=length), config(max_num_seqs=seqs)
-    assert workspace_bytes(model, engine, 2) > expected * TOKEN // MODEL.num_layers
+    assert workspace_bytes(model, engine, 2, "cpu") > expected * TOKEN // MODEL.num_layers
 
 
 def test_bounds_are_those_of_the_kernels() -> None:
@@ -286,7 +290,10 @@ EXPERTS = ExpertsConfig(
 def test_the_workspace_holds_every_token_once_for_each_of_its_experts() -> None:
     small, large = (
         workspace_bytes(
-            replace(MODEL, experts=replace(EXPERTS, num_experts_per_tok=k), expert_layers=(True,) * 4), config(), 2
+            replace(MODEL, experts=replace(EXPERTS, num_experts_per_tok=k), expert_layers=(True,) * 4),
+            config(),
+            2,
+            "cpu",
         )
         for k in (3, 6)
     )
@@ -295,9 +302,9 @@ def test_the_workspace_holds_every_token_once_for_each_of_its_experts() -> None:
 
 def test_a_window_needs_a_mask_of_its_own() -> None:
     engine = config()
-    plain = workspace_bytes(MODEL, engine, 2)
-    everywhere = workspace_bytes(replace(MODEL, windows=(100,) * 4), engine, 2)
-    alternating = workspace_bytes(replace(MODEL, windows=(100, None) * 2), engine, 2)
+    plain = workspace_bytes(MODEL, engine, 2, "cpu")
+    everywhere = workspace_bytes(replace(MODEL, windows=(100,) * 4), engine, 2, "cpu")
+    alternating = workspace_bytes(replace(MODEL, windows=(100, None) * 2), engine, 2, "cpu")
     mask = 512 * (100 + 512 + 16) * 2
     assert everywhere < plain
     assert alternating == plain + mask
@@ -305,7 +312,7 @@ def test_a_window_needs_a_mask_of_its_own() -> None:
 
 def test_sinks_double_what_is_gathered() -> None:
     engine = config()
-    plain, sinks = (workspace_bytes(replace(MODEL, attention_sinks=has), engine, 2) for has in (False, True))
+    plain, sinks = (workspace_bytes(replace(MODEL, attention_sinks=has), engine, 2, "cpu") for has in (False, True))
     pages = 2 * gathered_positions(1000, 4, 16) * MODEL.num_kv_heads
     assert sinks - plain >= pages * (MODEL.head_dim + 8) * 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from strata.sampling.sampler import Sampler
 from strata.scheduler.batch import Batch
 from strata.store.locate import resolve
 from strata.store.reader import Store
+from tests.engine import tiny_llama
 from tests.engine.tiny_llama import write_checkpoint
 from tests.kernels.batches import make_case
 from tests.models import tiny
@@ -101,8 +103,8 @@ def test_a_store_on_the_card(tmp_path: Path) -> None:
     assert runner.device_name == f"cuda ({torch.cuda.get_device_name(0)})"
     assert runner.num_blocks == 2 * 128 // 16
     batch = Batch((tiny.sequence(list(range(2, 40)), 0, 38, [3, 4, 5]),))
-    expected = load(DeviceConfig(device="cpu")).run(batch)
-    assert tiny.relative(runner.run(batch).cpu(), expected) < 0.05
+    expected = load(DeviceConfig(device="cpu")).run(batch).logits
+    assert tiny.relative(runner.run(batch).logits.cpu(), expected) < 0.05
     with pytest.raises(HardwareError, match="cuda has not the memory for one sequence of max_model_len 128"):
         load(DeviceConfig(device="cuda", gpu_memory_utilization=1e-9))
 
@@ -119,3 +121,35 @@ def test_the_sampler_draws_as_on_a_cpu(settings: dict[str, float]) -> None:
         logits = torch.randn(60, 1, 1000, generator=torch.Generator().manual_seed(4)).to(device) * 2
         drawn.append([sampler.sample(row, ["a"]).token_ids[0] for row in logits])
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("experts", [{}, tiny_llama.EXPERTS], ids=["dense", "experts"])
+def test_a_graph_gives_the_bits_that_a_step_without_it_gives(tmp_path: Path, experts: dict[str, Any]) -> None:
+    """For batches of every captured size; lengths of all kinds, over the edges of blocks."""
+    source = write_checkpoint(tmp_path / "tiny", **experts)
+    store = Store.open(resolve(str(source), "int4", tmp_path / "cache"))
+
+    def load(cuda_graphs: bool) -> Runner:
+        device = DeviceConfig(device="cuda", cuda_graphs=cuda_graphs)
+        return Runner.load(store, EngineConfig(model="tiny", device=device, scheduler=SchedulerConfig(max_num_seqs=4)))
+
+    with_graphs, without = load(True), load(False)
+    if not with_graphs.model.can_capture:
+        pytest.skip("the kernels of this card cannot be captured")
+    for num_seqs in (1, 2, 4):
+        texts = [[(7 * i + n) % 90 + 2 for n in range(3 + 14 * i)] for i in range(num_seqs)]
+        tables = [list(range(8 * i, 8 * i + 8)) for i in range(num_seqs)]
+        start = [0] * num_seqs
+        for _ in range(20):
+            batch = Batch(
+                tuple(
+                    tiny.sequence(*step, str(i))
+                    for i, step in enumerate(zip(texts, start, map(len, texts), tables, strict=True))
+                )
+            )
+            found, expected = with_graphs.run(batch), without.run(batch)
+            assert torch.equal(found.logits, expected.logits)
+            assert torch.equal(found.best, expected.best)
+            start = list(map(len, texts))
+            for text, token_id in zip(texts, expected.best.tolist(), strict=True):
+                text.append(token_id)

@@ -74,10 +74,10 @@ def test_logits_come_for_sampling_sequences_in_the_batch_s_order(checkpoint: Pat
     assert every.shape == (len(TOKENS), 96)
     short = ScheduledSequence("b", TOKENS[:7], 0, (3,), samples=True)
     hidden = prompt(samples=False, name="c", blocks=(4, 5, 6))
-    found = runner.run(Batch((prompt(), hidden, short)))
+    found = runner.run(Batch((prompt(), hidden, short))).logits
     assert found.dtype == torch.float32
     assert tiny.relative(found, every[[len(TOKENS) - 1, 6]]) < 1e-5
-    assert runner.run(Batch((hidden,))).shape == (0, 96)
+    assert runner.run(Batch((hidden,))).logits.shape == (0, 96)
 
 
 def test_facts(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ def test_threads_are_found_by_trial_unless_they_are_set(checkpoint: Path, monkey
     free = replace(config(), device=DeviceConfig(device="cpu"))
     monkeypatch.setattr("strata.runner.device.num_cpus", lambda: 2)
     runner = Runner.load(store, free)
-    logits = [runner.run(Batch((prompt(),))) for _ in range(2 * FIRST_INTERVAL)]
+    logits = [runner.run(Batch((prompt(),))).logits for _ in range(2 * FIRST_INTERVAL)]
     assert set(asked) == {2, 1}
     assert all(torch.allclose(other, logits[0], atol=0.1) for other in logits)
     asked.clear()

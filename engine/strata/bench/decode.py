@@ -149,7 +149,7 @@ def _decode(
     total = prompt_tokens + WARM_UP + output_tokens
 
     def step(token_ids: Sequence[Sequence[int]], start: int) -> list[int]:
-        drawn: list[int] = runner.run(together(runner, token_ids, start, total)).argmax(-1).tolist()
+        drawn: list[int] = runner.run(together(runner, token_ids, start, total)).best.tolist()
         return drawn  # the list waits for the device
 
     generator = torch.Generator().manual_seed(0)

@@ -18,6 +18,7 @@ class DeviceConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA where there is a card, else the CPU; says which
     num_threads: int | None = None  # CPU threads for tensors; None: up to the CPUs that the process may use, by trial
     gpu_memory_utilization: float = 0.90  # share of the card's memory that Strata may fill
+    cuda_graphs: bool = True  # decode steps replay CUDA graphs where kernels allow it; off: to look for a fault
 
 
 @dataclass(frozen=True, slots=True)

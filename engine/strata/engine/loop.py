@@ -96,9 +96,9 @@ class EngineLoop:
             if self._compiling:
                 wait([future for _, _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
             return StepOutputs(late, self.stats(), rejected)
-        logits = self._runner.run(batch)
+        result = self._runner.run(batch)
         request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
-        drawn = self._sampler.sample(logits, request_ids) if request_ids else Drawn()
+        drawn = self._sampler.sample(result.logits, request_ids, result.best) if request_ids else Drawn()
         outputs = self._scheduler.update(batch, dict(zip(request_ids, drawn.token_ids, strict=True)))
         for output in outputs:
             if output.finish_reason is not None:

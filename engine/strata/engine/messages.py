@@ -40,7 +40,8 @@ Command = Submit | Abort | Shutdown
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far the start has come. ``phase`` is "wait" (for another process that converts the same), "download",
-    "convert", "verify", "load" or "prepare"; bytes are of that phase, and 0 in all where that is not known."""
+    "convert", "verify", "load", "prepare" or "capture"; bytes are of that phase, and 0 in all where that is not known.
+    Of "capture" they are no bytes, but tokens of the decode steps that become CUDA graphs."""
 
     phase: str
     bytes_done: int

@@ -17,6 +17,10 @@ from strata.store.layout import ExpertLayout
 class Tier(Protocol):
     """The routed experts of one model on one device."""
 
+    @property
+    def can_capture(self) -> bool:
+        """Whether a CUDA graph can hold what ``layer`` gives: the host is asked for nothing on the way."""
+
     def layer(self, layer: int, activation: Activation) -> ExpertsFn:
         """What adds up the experts of layer number ``layer`` that a router chose."""
 

@@ -29,6 +29,8 @@ class Decoder(ABC):
         tied = config.tie_word_embeddings
         self.windows = frozenset(config.windows)
         self.reads_pages = weights.kernels.reads_pages
+        # Kernels that gather pages take other shapes at every step.
+        self.can_capture = self.reads_pages and (not any(config.expert_layers) or weights.tier.can_capture)
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from strata.config import EngineConfig, ModelConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
+from strata.plan.capture import capture_bytes
 from strata.plan.parts import weight_parts
 from strata.plan.units import format_bytes
 
@@ -113,9 +114,10 @@ def gathered_positions(max_model_len: int, max_num_seqs: int, block_size: int) -
     return min(max_num_seqs * longest, max(longest, MAX_GATHERED_POSITIONS))
 
 
-def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int) -> int:
+def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int, device: str) -> int:
     """Bytes that one step takes beside weights and KV cache, at most: activations, logits and what sampling makes of
-    them, the dequantised part of one matrix, the KV pages of one layer gathered for attention."""
+    them, the dequantised part of one matrix, the KV pages of one layer gathered for attention; on a card CUDA graphs,
+    and the block of KV cache that fills up their batches."""
     tokens, seqs = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
@@ -126,7 +128,10 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     inner = max(2 * model.intermediate_size, model.experts.intermediate_size * 2 if model.experts else 0)
     matrix = min(MAX_DEQUANTIZED, model.hidden_size * max(inner, heads * model.head_dim, model.vocab_size))
     attention = _attention_elements(model, config, length)
-    return (activations + attention) * element_bytes + sampling + matrix * (element_bytes + 8)
+    graphs = 0
+    if device == "cuda":
+        graphs = capture_bytes(model, seqs) + config.cache.block_size * kv_token_bytes(model, element_bytes)
+    return (activations + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs
 
 
 def _feed_forward_elements(model: ModelConfig) -> int:
@@ -200,7 +205,7 @@ def size_memory(
     """What ``plan_memory`` judges: the plan, whether it fits or not."""
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
-    workspace = workspace_bytes(model, config, element_bytes)
+    workspace = workspace_bytes(model, config, element_bytes, memory.device)
     if config.cache.num_kv_tokens is not None:
         num_blocks = math.ceil(config.cache.num_kv_tokens / block_size)
     else:

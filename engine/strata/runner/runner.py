@@ -15,12 +15,16 @@ from strata.kernels.layer import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.decoder import Decoder
+from strata.plan.capture import capture_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
+from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
+from strata.runner.graphs import DecodeGraphs, on_card
 from strata.runner.inputs import build_inputs
+from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.scheduler.batch import Batch
-from strata.store.progress import Phases, phase, silent
+from strata.store.progress import Phases, Progress, phase, silent
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
@@ -37,8 +41,10 @@ class Runner:
         plan: MemoryPlan,
         pool: KVPool,
         tuners: ThreadTuners | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
-        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone."""
+        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the decode
+        steps that they take."""
         self.model = model
         self.vocab_size = vocab_size
         self.device = device.torch_device
@@ -46,6 +52,7 @@ class Runner:
         self.plan = plan
         self.pool = pool
         self._tuners = tuners
+        self._graphs = graphs
 
     @classmethod
     def load(
@@ -58,7 +65,8 @@ class Runner:
     ) -> Runner:
         """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
 
-        progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights.
+        progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights; on a
+        card also with the tokens of "capture", in which decode steps become CUDA graphs.
         ``compute_dtype``: of activations and KV cache; float32 is for checks against a reference. Raises HardwareError
         when the device is not there or too small (before the weights are read, if it can be known), OptionError for
         settings out of range, CheckpointError for weights that are damaged or not supported.
@@ -83,7 +91,10 @@ class Runner:
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
-        return cls(model, store.model_config.vocab_size, device, final, pool, tuners)
+        graphs = None
+        if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
+            graphs = _capture(model, pool, final, device, config.scheduler.max_num_seqs, phase("capture", progress))
+        return cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs)
 
     @property
     def num_blocks(self) -> int:
@@ -97,24 +108,29 @@ class Runner:
     def max_model_len(self) -> int:
         return self.plan.max_model_len
 
-    def run(self, batch: Batch) -> Tensor:
-        """One step: float32 [sequences with ``samples``, vocab], in the batch's order."""
+    def run(self, batch: Batch) -> StepResult:
+        """One step. On a card it may still run when this returns."""
         if self._tuners is None:
             return self._run(batch)
         tuner = self._tuners.of(batch.num_tokens)
         if tuner.threads != torch.get_num_threads():
             torch.set_num_threads(tuner.threads)
         began = time.perf_counter()
-        logits = self._run(batch)
+        result = self._run(batch)
         tuner.record((time.perf_counter() - began) / batch.num_tokens)
-        return logits
+        return result
 
     @torch.inference_mode()
-    def _run(self, batch: Batch) -> Tensor:
+    def _run(self, batch: Batch) -> StepResult:
+        if self._graphs is not None and self._graphs.takes(batch):
+            return self._graphs.run(batch)
         hidden, sampled, num_sampled = self._forward(batch)
         if num_sampled == 0:
-            return torch.empty(0, self.vocab_size, device=self.device)
-        return self.model.logits(hidden if sampled is None else hidden.index_select(0, sampled))
+            return StepResult(
+                torch.empty(0, self.vocab_size, device=self.device),
+                torch.empty(0, dtype=torch.int64, device=self.device),
+            )
+        return result_of(self.model.logits(hidden if sampled is None else hidden.index_select(0, sampled)))
 
     @torch.inference_mode()
     def run_all(self, batch: Batch) -> Tensor:
@@ -154,10 +170,22 @@ def _make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
     with out_of_memory(device):
         return KVPool(
             model.num_layers,
-            plan.num_blocks,
+            plan.num_blocks + 1,  # a spare one, for what fills up a step
             plan.block_size,
             model.num_kv_heads,
             model.head_dim,
             dtype,
             device.torch_device,
         )
+
+
+@torch.inference_mode()
+def _capture(
+    model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
+) -> DecodeGraphs:
+    sizes = capture_sizes(max_num_seqs)
+    inputs = DecodeInputs(max(sizes), plan.max_model_len, plan.block_size, plan.num_blocks, device.torch_device)
+    graphs = DecodeGraphs(model, pool, inputs, sizes, on_card(device.torch_device))
+    with out_of_memory(device):
+        graphs.capture(progress)
+    return graphs

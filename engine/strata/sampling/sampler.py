@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from strata.kernels.argmax.reference import argmax
 from strata.request import SamplingParams, TokenLogprobs
 from strata.sampling.adjust import Adjustment, adjust, needs_adjusting
 from strata.sampling.filters import draw, drop_unlikely, likeliest, rows_of, scale
@@ -80,20 +81,21 @@ class Sampler:
         self._requests.pop(request_id, None)
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, request_ids: Sequence[str]) -> Drawn:
+    def sample(self, logits: Tensor, request_ids: Sequence[str], best: Tensor | None = None) -> Drawn:
         """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's.
 
-        None for a row that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
+        ``best``: what ``kernels.argmax`` makes of the logits, if that is there already. Neither is kept. None for a row
+        that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
         """
         requests = [self._requests[request_id] for request_id in request_ids]
         assert logits.shape == (len(requests), self.vocab_size), f"{list(logits.shape)} for {len(requests)} requests"
         adjusted = self._adjust(logits, requests)
         allowed, failed = self._constrain(adjusted, requests)
-        largest, best = allowed.max(-1)
-        token_ids: list[int | None] = best.tolist()
-        for i, is_sound in enumerate(largest.isfinite().tolist()):
-            if not is_sound or i in failed:
-                token_ids[i] = None
+        if best is None or allowed is not logits:
+            best = argmax(allowed)
+        token_ids: list[int | None] = [
+            None if token_id < 0 or i in failed else token_id for i, token_id in enumerate(best.tolist())
+        ]
         self._draw(allowed, requests, token_ids)
         self._record(requests, token_ids)
         errors = {requests[i].request_id: reason for i, reason in failed.items()}

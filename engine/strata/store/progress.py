@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-# The same with the phase before it: "wait" (for another process), "download", "convert", "verify", "load" or
-# "prepare".
+# The same with the phase before it: "wait" (for another process), "download", "convert", "verify", "load",
+# "prepare"; or "capture", which counts tokens.
 Phases = Callable[[str, int, int], None]
 
 

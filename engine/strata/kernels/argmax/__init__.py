@@ -1,0 +1,1 @@
+"""The likeliest token of each row of logits."""
