@@ -19,7 +19,7 @@ from strata.engine.fake import FakeEngine
 from strata.errors import OverloadedError
 from strata.request import GenerationRequest
 from tests.cli.conftest import COMMAND
-from tests.engine.tiny_llama import write_checkpoint
+from tests.engine.tiny_llama import CONFIG, write_checkpoint
 from tests.server.conftest import Live
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
@@ -42,6 +42,18 @@ def test_both_measurements_print_their_figures(strata: Strata, tmp_path: Path) -
     assert result.returncode == 0, result.stderr
     assert "perplexity  " in result.stdout
     assert "predict: 100 % of 59 tokens" in result.stderr
+
+
+def test_a_shape_is_written_and_measured(strata: Strata, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    shape = str(tmp_path / "config.json")
+    result = strata("bench", "shape", shape, "--dtype", "int8", "--layers", "1", "--out", str(tmp_path / "store"))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{tmp_path}/store is ready: strata bench decode {tmp_path}/store\n"
+    assert "write: 100 % of" in result.stderr
+    assert main(["bench", "shape", shape, "--out", str(tmp_path / "other"), "--router-skew", "9"]) == 2
+    options = ["--device", "cpu", "--threads", "1", "--prompt-tokens", "8", "--output-tokens", "4"]
+    assert main(["bench", "decode", str(tmp_path / "store"), *options]) == 0
 
 
 def test_a_text_that_cannot_be_read_is_named(strata: Strata, tmp_path: Path) -> None:

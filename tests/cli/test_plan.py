@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from strata.cli.main import main
+from strata.config.public import SHAPES
 from strata.store.convert import convert
 from strata.store.peek import Peek, peek
 from strata.store.reader import Store
 from tests.cli.conftest import bare
 from tests.engine.tiny_llama import write_checkpoint
-from tests.plan.configs import path, public
+from tests.plan.configs import public
 from tests.store.test_experts_sources import gpt_oss_mxfp4
 
-QWEN = str(path("qwen3-30b-a3b"))
+QWEN = "qwen3-30b-a3b"
 CARD = ["--gpu", "rtx3090", "--pcie", "3.0x16", "--dram-gbps", "60", "--max-model-len", "8192"]
 
 
@@ -128,7 +129,7 @@ def test_what_needs_a_package_names_it(model: str, package: str) -> None:
 
 
 def test_a_directory_needs_no_weights(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(path("qwen3-8b").read_text())
+    (tmp_path / "config.json").write_text(SHAPES["qwen3-8b"].read_text())
     assert peek(str(tmp_path)) == peek(str(tmp_path / "config.json")) == Peek(public("qwen3-8b"))
 
 
@@ -150,14 +151,23 @@ def test_a_store_has_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_experts_that_come_packed_stay_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """gpt-oss as it is published: its experts are MXFP4, 4.25 bits a weight."""
-    table = json.loads(path("gpt-oss-120b").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
-    (tmp_path / "config.json").write_text(json.dumps(table))
+    (tmp_path / "config.json").write_text(SHAPES["gpt-oss-120b"].read_text())
     found = as_json(capsys, str(tmp_path), "--ram-gib", "128")
     assert "the experts stay in mxfp4" in found["assumptions"][0]
     biases = 128 * 36 * 3 * 2880 * 2
     for dtype in found["dtypes"].values():
         assert dtype["weights"]["experts"] == 128 * 36 * 3 * 2880 * 2880 * 4.25 / 8 + biases
     assert found["dtypes"]["int4"]["weights"]["attention"] < found["dtypes"]["bf16"]["weights"]["attention"]
+
+
+def test_a_path_of_a_shapes_name_is_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / QWEN).mkdir()
+    (tmp_path / QWEN / "config.json").write_text(SHAPES["qwen3-8b"].read_text())
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", QWEN]) == 0
+    assert "36 layers" in capsys.readouterr().out
 
 
 def test_packed_experts_are_known_by_their_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
 from strata.store.convert import convert
 from strata.store.encode import encode_blob
-from strata.store.manifest import Manifest, Shard
+from strata.store.manifest import Contents, Manifest, Shard
 from strata.store.plan import plan
 from strata.store.reader import Store
 from strata.store.sources.base import WHOLE, SourceTensor
@@ -160,6 +161,10 @@ class Planned:
             for spec in self.specs
         }
 
+    def plan(self, dtype: str, shard_size: int) -> Contents:
+        types = {name: tensor.dtype for name, tensor in self.tensors.items()}
+        return plan(self.specs, types, dtype, shard_size, origin=self.origin)
+
     def read(self, name: str, rows: slice = WHOLE) -> Tensor | QuantizedTensor:
         shape = self.tensors[name].shape
         tensor = (torch.arange(prod(shape)) % 7 - 3.0).view(shape)
@@ -174,7 +179,7 @@ def test_the_manifest_of_many_experts_is_small() -> None:
     table |= {"num_hidden_layers": 48, "num_experts": 128, "mlp_only_layers": []}
     source = Planned(table)
     assert len(source.specs) > 18_432
-    contents = plan(source.specs, source, "int4", 128 << 20)
+    contents = source.plan("int4", 128 << 20)
     shards = tuple(Shard(file, 1, "0" * 32) for file in contents.files)
     manifest = Manifest("int4", contents, shards)
     text = json.dumps(manifest.to_table())
@@ -187,7 +192,7 @@ def test_the_manifest_of_many_experts_is_small() -> None:
 
 def test_mxfp4_experts_are_kept_as_they_are() -> None:
     source = Planned(moe(), experts="MXFP4")
-    layout = plan(source.specs, source, "int4", 1 << 20).experts
+    layout = source.plan("int4", 1 << 20).experts
     assert layout is not None
     assert {weight.format for weight in layout.weights.values()} == {"mxfp4"}
     blob = encode_blob(source, layout, 2, 3)
@@ -200,7 +205,7 @@ def test_mxfp4_experts_are_kept_as_they_are() -> None:
 
 def test_experts_are_all_alike_where_their_types_are_not() -> None:
     source = Planned(moe(), **{"layers.3.mlp.experts.4.up": "MXFP4"})
-    layout = plan(source.specs, source, "bf16", 1 << 20).experts
+    layout = source.plan("bf16", 1 << 20).experts
     assert layout is not None
     assert {weight.format for weight in layout.weights.values()} == {"bf16"}
     blob = encode_blob(source, layout, 3, 4)
@@ -270,7 +275,7 @@ def test_whatever_stands_in_the_table_is_read_or_refused(store: Store, data: st.
     for _ in range(data.draw(st.integers(1, 3))):
         holder, key = data.draw(st.sampled_from(places(table)))
         if data.draw(st.booleans()):
-            holder[key] = data.draw(st.sampled_from(ODD))
+            holder[key] = copy.deepcopy(data.draw(st.sampled_from(ODD)))  # the next round may edit it
         else:
             del holder[key]
     try:

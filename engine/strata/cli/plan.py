@@ -15,6 +15,7 @@ from strata.cli.plan_options import add_options
 from strata.config import ModelConfig, SchedulerConfig
 from strata.config.engine import DTYPES
 from strata.config.model_name import HubName, parse_name
+from strata.config.public import SHAPES, find_shape
 from strata.errors import OptionError
 from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.units import format_bytes
@@ -29,12 +30,14 @@ GIB = 1 << 30
 EPILOG = f"""examples:
   strata plan builtin://smollm2-135m                       on this machine's CPU
   strata plan Qwen/Qwen3-30B-A3B --gpu rtx3090 --pcie 3.0x16 --dram-gbps 60
+  strata plan gpt-oss-120b --gpu rtx4090                   a public shape, without the network
   strata plan model.gguf --gpu rtx4090 --ram-gib 64 --dtype int4 --concurrency 8 --max-model-len 8192 --json
 
-MODEL may also be a config.json, or a directory with one and no weights. From the Hub only config.json is fetched; a
-GGUF there must be here already (strata fetch). tok/s are bounds from the bytes that a step moves, not promises; measure
-with 'strata bench'.
+MODEL may also be a shape, a config.json, or a directory with one and no weights. From the Hub only config.json is
+fetched; a GGUF there must be here already (strata fetch). tok/s are bounds from the bytes that a step moves, not
+promises; measure with 'strata bench'.
 
+shapes: {", ".join(SHAPES)}
 cards: {", ".join(CARDS)}
 """
 
@@ -61,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = source(arguments)
     if isinstance(parse_name(name), HubName):
         require("huggingface-hub", "gguf", "numpy")
-    elif not name.endswith(".json") and not Path(name, "config.json").is_file():
+    elif not name.endswith(".json") and not Path(name, "config.json").is_file() and find_shape(name) is None:
         require("gguf", "numpy")
     peeked = peek(name)
     model = peeked.model

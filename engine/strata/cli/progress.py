@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-IN_BYTES = ("wait", "download", "convert", "verify", "load", "prepare")  # phases; any other counts tokens
+IN_BYTES = ("wait", "download", "convert", "write", "verify", "load", "prepare")  # phases; any other counts tokens
 
 
 class ProgressBar:

@@ -8,7 +8,6 @@ with the shard at which it was.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,17 @@ import strata
 from strata import quant
 from strata.config import read_hf_config
 from strata.config.engine import SHARD_SIZE
-from strata.errors import CheckpointError, OptionError, StorageError, UsageError
+from strata.errors import CheckpointError, OptionError
 from strata.plan.shape import check
 from strata.store import manifest as manifests
 from strata.store.encode import encode_blob, encode_shared
-from strata.store.files import read_json, write_json
-from strata.store.journal import Journal
-from strata.store.manifest import Contents, Manifest, Shard
+from strata.store.files import read_json
+from strata.store.manifest import Contents
 from strata.store.plan import plan
-from strata.store.progress import Phases, counter, phase, silent
-from strata.store.shard import ShardWriter, encode_header, verify
+from strata.store.progress import Phases, silent
 from strata.store.sources import Obtained, Source, obtain, open_source
 from strata.store.target import discard, lock, partial
+from strata.store.write import write_store
 
 MIN_SHARD_SIZE = 1 << 20  # bytes
 
@@ -61,7 +59,8 @@ def convert(
     opened = open_source(path, found.generation_config)
     config = read_hf_config(opened.config, origin=str(path if path.is_file() else path / "config.json"))
     specs = check(config, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
-    contents = plan(specs, opened, dtype, shard_size)
+    types = {name: tensor.dtype for name, tensor in opened.tensors.items()}
+    contents = plan(specs, types, dtype, shard_size, origin=opened.origin)
     facts = (strata.__version__, manifests.FORMAT_VERSION, dtype, shard_size, found.identity, dict(opened.config))
     identity = hashlib.sha256(repr(facts).encode()).hexdigest()
     with lock(target, lambda num_bytes: progress("wait", num_bytes, 0)):
@@ -69,10 +68,19 @@ def convert(
             discard(target)
             if reuse:
                 return target
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise UsageError(f"{target} exists and is not empty; give another directory, or remove it")
         with partial(target, identity) as (directory, journal):
-            _write(directory, journal, opened, dtype, contents, progress)
+            opened.write_tokenizer(directory)
+            shards = _shards(contents, opened)
+            write_store(
+                directory,
+                journal,
+                contents,
+                shards,
+                config=opened.config,
+                dtype=dtype,
+                progress=progress,
+                making="convert",
+            )
     return target
 
 
@@ -94,65 +102,11 @@ def _manifest_table(path: Path) -> Any:
         return None
 
 
-def _write(directory: Path, journal: Journal, source: Source, dtype: str, contents: Contents, progress: Phases) -> None:
-    source.write_tokenizer(directory)
-    sizes = _sizes(contents)
-    kept = {file: shard for file in sizes if (shard := journal.finished(directory, file)) is not None}
-    done = sum(shard.bytes for shard in kept.values())
-    _check_room(directory.parents[1], sum(sizes.values()) - done)
-    wrote = counter(sum(sizes.values()), phase("convert", progress), done=done)
-    for file, pieces in _files(contents, source):
-        if file not in kept:
-            with ShardWriter(directory, file, wrote) as writer:
-                for piece in pieces:
-                    writer.write(piece)
-                kept[file] = writer.close()
-            assert kept[file].bytes == sizes[file], f"{file} has not the size that was planned"
-            journal.add(kept[file])
-    shards = tuple(kept[file] for file in contents.files)
-    _verify(directory, shards, progress)
-    table = dict(source.config)
-    table[manifests.KEY] = Manifest(dtype, contents, shards).to_table()
-    write_json(directory / "config.json", table)
-
-
-def _files(contents: Contents, source: Source) -> Iterator[tuple[str, Iterator[bytes | memoryview]]]:
-    """Each shard's name with its bytes, which are made as they are asked for."""
-    names = iter(contents.files)
+def _shards(contents: Contents, source: Source) -> Iterator[Iterator[bytes | memoryview]]:
+    """The bytes of each shard, which are made as they are asked for."""
     for held in contents.shared:
-        yield next(names), encode_shared(source, held)
+        yield encode_shared(source, held)
     layout = contents.experts
     if layout is not None:
-        for index, file in enumerate(layout.files):
-            yield file, (encode_blob(source, layout, *expert) for expert in layout.held(index))
-
-
-def _sizes(contents: Contents) -> dict[str, int]:
-    """Bytes of every shard."""
-    tensors = [manifests.stored_tensors(held) for held in contents.shared]
-    weights = [sum(weight.num_bytes for weight in held.values()) for held in contents.shared]
-    sizes = [len(encode_header(parts)) + size for parts, size in zip(tensors, weights, strict=True)]
-    layout = contents.experts
-    if layout is not None:
-        sizes += [len(layout.held(index)) * layout.blob_bytes for index in range(len(layout.files))]
-    return dict(zip(contents.files, sizes, strict=True))
-
-
-def _verify(directory: Path, shards: tuple[Shard, ...], progress: Phases) -> None:
-    """Read everything back. What the disk does not give back as it was written is removed, to be made again."""
-    read = counter(sum(shard.bytes for shard in shards), phase("verify", progress))
-    for shard in shards:
-        try:
-            verify(directory, shard, read)
-        except CheckpointError as error:
-            (directory / shard.file).unlink(missing_ok=True)
-            raise StorageError(
-                f"{directory / shard.file} does not read back as it was written; check the disk, then run the same "
-                "command again: only this file is made anew"
-            ) from error
-
-
-def _check_room(directory: Path, needed: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise StorageError(f"{directory} has {free / 1e9:.2f} GB free; the store needs {needed / 1e9:.2f} GB")
+        for index in range(len(layout.files)):
+            yield (encode_blob(source, layout, *expert) for expert in layout.held(index))

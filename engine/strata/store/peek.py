@@ -7,6 +7,7 @@ from pathlib import Path
 
 from strata.config import ModelConfig, read_hf_config
 from strata.config.model_name import HubName, parse_name
+from strata.config.public import find_shape
 from strata.plan.shape import Role, needed
 from strata.store.files import read_json
 from strata.store.manifest import KEY, Manifest
@@ -28,12 +29,15 @@ class Peek:
 
 def peek(source: str) -> Peek:
     """What the user names: a ``config.json`` or a directory with one (weights need not be there; a store is such a
-    directory), a .gguf file of which the header is read, ``builtin://NAME``, or a name on the Hub, from which only
-    config.json is fetched; a GGUF on the Hub must be here already.
+    directory), a public shape by name, a .gguf file of which the header is read, ``builtin://NAME``, or a name on the
+    Hub, from which only config.json is fetched; a GGUF on the Hub must be here already.
 
     Raises CheckpointError when it is none of these or is damaged, UnsupportedModelError for an architecture that Strata
     does not run, and what ``strata.store.sources.hub.fetch_shape`` raises.
     """
+    shape = find_shape(source)
+    if shape is not None:
+        return peek_at(shape)
     name = parse_name(source)
     return peek_at(fetch_shape(name) if isinstance(name, HubName) else source_path(name))
 

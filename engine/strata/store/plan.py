@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from strata.plan.shape import Role, TensorSpec, expert_name, stored_format
 from strata.store.layout import ExpertLayout, Weight
 from strata.store.manifest import Contents
 from strata.store.shard import header_bound
-from strata.store.sources import Source
 
 
-def plan(specs: Sequence[TensorSpec], source: Source, dtype: str, shard_size: int) -> Contents:
-    """Format and file of every weight, in the order of ``specs``, in files of at most ``shard_size`` bytes."""
+def plan(
+    specs: Sequence[TensorSpec], types: Mapping[str, str], dtype: str, shard_size: int, *, origin: str
+) -> Contents:
+    """Format and file of every weight, in the order of ``specs``, in files of at most ``shard_size`` bytes.
+
+    types: of each tensor in its source, in the source's words ("BF16", "MXFP4").
+    """
     shared: list[dict[str, Weight]] = [{}]
     size = 0
     for spec in specs:
         if spec.expert is not None:
             continue
-        weight = Weight(_format(spec, source.tensors[spec.name].dtype, dtype), spec.shape)
+        weight = Weight(_format(spec, types[spec.name], dtype), spec.shape)
         added = weight.num_bytes + header_bound(weight.tensors(spec.name))
         if size and size + added > shard_size:
             shared.append({})
             size = 0
         size += added + (0 if size else 128)  # length field, braces and padding of the header
         shared[-1][spec.name] = weight
-    formats = _expert_formats(specs, source, dtype)
-    one = ExpertLayout.of(specs, formats, 1, origin=source.origin)
+    formats = _expert_formats(specs, types, dtype)
+    one = ExpertLayout.of(specs, formats, 1, origin=origin)
     if one is None:
         return Contents(tuple(shared), None)
-    layout = ExpertLayout.of(specs, formats, max(1, shard_size // one.blob_bytes), origin=source.origin)
+    layout = ExpertLayout.of(specs, formats, max(1, shard_size // one.blob_bytes), origin=origin)
     return Contents(tuple(shared), layout)
 
 
@@ -40,13 +44,13 @@ def _format(spec: TensorSpec, source_dtype: str, dtype: str) -> str:
     return stored_format(spec, dtype) or ("bf16" if source_dtype == "BF16" else "fp32")
 
 
-def _expert_formats(specs: Iterable[TensorSpec], source: Source, dtype: str) -> dict[str, str]:
+def _expert_formats(specs: Iterable[TensorSpec], types: Mapping[str, str], dtype: str) -> dict[str, str]:
     """The format of each weight of an expert, by its name there: one for all experts, since their blobs are alike."""
     found: dict[str, set[str]] = {}
     common: dict[str, str] = {}
     for spec in specs:
         if spec.expert is not None:
             name = spec.name.removeprefix(f"{expert_name(*spec.expert)}.")
-            found.setdefault(name, set()).add(_format(spec, source.tensors[spec.name].dtype, dtype))
+            found.setdefault(name, set()).add(_format(spec, types[spec.name], dtype))
             common[name] = stored_format(spec, dtype) or "fp32"
     return {name: formats.pop() if len(formats) == 1 else common[name] for name, formats in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-# The same with the phase before it: "wait" (for another process), "download", "convert", "verify", "load",
+# The same with the phase before it: "wait" (for another process), "download", "convert", "write", "verify", "load",
 # "prepare"; or "capture", which counts tokens.
 Phases = Callable[[str, int, int], None]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from strata.errors import CheckpointError, StorageError
+from strata.errors import CheckpointError, StorageError, UsageError
 from strata.store.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,10 @@ def partial(target: Path, identity: str) -> Iterator[tuple[Path, Journal]]:
 
     identity: whatever decides the content. What a maker with the same identity had finished is there again; anything
     else is removed first. When the block ends with a fault of the source, or before anything was finished, nothing
-    stays behind. Call with the lock held; ``target`` must not exist, or be an empty directory.
+    stays behind. Call with the lock held. Raises UsageError unless ``target`` does not exist, or is an empty directory.
     """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} exists and is not empty; give another directory, or remove it")
     path = _partial_path(target)
     directory = path / "content"
     try:
