@@ -27,7 +27,7 @@ class BlobKernels(Kernels):
 
     def blob_experts(self, layout: BlobLayout, addresses: Tensor, activation: Activation) -> ExpertsFn:
         def run(routed, x):  # type: ignore[no-untyped-def]
-            blobs = [_bytes_at(address, layout.num_bytes) for address in addresses.tolist()]
+            blobs = [bytes_at(address, layout.num_bytes) for address in addresses.tolist()]
             experts = [
                 Expert((_matrix(blob, layout.gate), _matrix(blob, layout.up)), _matrix(blob, layout.down))
                 for blob in blobs
@@ -37,7 +37,7 @@ class BlobKernels(Kernels):
         return run
 
 
-def _bytes_at(address: int, size: int) -> Tensor:
+def bytes_at(address: int, size: int) -> Tensor:
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
 
 

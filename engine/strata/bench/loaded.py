@@ -24,6 +24,7 @@ def open_runner(
     *,
     device: str,
     num_threads: int | None,
+    expert_vram_bytes: int | None = None,
     max_model_len: int,
     max_num_seqs: int = 1,
     progress: Phases,
@@ -48,7 +49,11 @@ def open_runner(
     config = EngineConfig(
         model=source,
         dtype=cast("Any", dtype),
-        device=DeviceConfig(device=cast("Any", device), num_threads=num_threads or num_cpus()),
+        device=DeviceConfig(
+            device=cast("Any", device),
+            num_threads=num_threads or num_cpus(),
+            expert_vram_bytes=expert_vram_bytes,
+        ),
         cache=replace(cache, num_kv_tokens=max_num_seqs * (max_model_len + cache.block_size)),
         scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=max_num_seqs),
     )

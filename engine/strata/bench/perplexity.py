@@ -56,6 +56,7 @@ def run(
     window: int = 512,
     device: str = "auto",
     num_threads: int | None = None,
+    expert_vram_bytes: int | None = None,
     progress: Phases,
 ) -> PerplexityReport:
     """Perplexity of the UTF-8 file ``text`` under the model ``source``, which is anything that ``strata serve`` takes.
@@ -71,7 +72,13 @@ def run(
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"text {str(text)!r} cannot be read as UTF-8: {error}") from error
     store, runner = open_runner(
-        source, dtype, device=device, num_threads=num_threads, max_model_len=window, progress=progress
+        source,
+        dtype,
+        device=device,
+        num_threads=num_threads,
+        expert_vram_bytes=expert_vram_bytes,
+        max_model_len=window,
+        progress=progress,
     )
     token_ids = load_tokenizer(store.path / "tokenizer.json").encode(content).ids
     if len(token_ids) < 2:

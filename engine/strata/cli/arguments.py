@@ -66,6 +66,17 @@ def positive(text: str) -> float:
     return value
 
 
+def gibibytes(text: str) -> int:
+    """GiB as bytes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number of GiB, 0 or more")
+    return int(value * (1 << 30))
+
+
 def milliseconds(text: str) -> float | None:
     """Milliseconds as seconds; 0 is None."""
     try:

@@ -96,6 +96,7 @@ def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progres
         arguments.dtype,
         device=arguments.device,
         num_threads=arguments.threads,
+        expert_vram_bytes=arguments.expert_vram_bytes,
         batch_size=arguments.batch_size,
         prompt_tokens=arguments.prompt_tokens,
         output_tokens=arguments.output_tokens,
@@ -113,5 +114,6 @@ def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: Pro
         window=arguments.window,
         device=arguments.device,
         num_threads=arguments.threads,
+        expert_vram_bytes=arguments.expert_vram_bytes,
         progress=progress,
     )

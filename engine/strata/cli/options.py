@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from strata.cli.arguments import whole
+from strata.cli.arguments import gibibytes, whole
 from strata.config import EngineConfig
 from strata.config.engine import DEVICES, DTYPES
 from strata.config.model_name import ACCEPTED, HubName, parse_name
@@ -77,7 +77,7 @@ def add_dtype(parser: argparse._ActionsContainer) -> None:
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    """--device and --threads."""
+    """--device, --threads and --expert-vram-gib."""
     parser.add_argument(
         "--device",
         choices=DEVICES,
@@ -89,4 +89,11 @@ def add_device(parser: argparse._ActionsContainer) -> None:
         type=whole(1, 1024),
         metavar="N",
         help="CPU threads for tensors (default: the CPUs that the process may use)",
+    )
+    parser.add_argument(
+        "--expert-vram-gib",
+        type=gibibytes,
+        dest="expert_vram_bytes",
+        metavar="GIB",
+        help="GiB of the GPU's memory for routed experts; the others are read from host memory (default: what is left)",
     )

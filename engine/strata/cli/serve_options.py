@@ -194,6 +194,7 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
             device=arguments.device,
             num_threads=arguments.threads,
             gpu_memory_utilization=arguments.gpu_memory_utilization,
+            expert_vram_bytes=arguments.expert_vram_bytes,
         ),
         cache=CacheConfig(
             block_size=arguments.block_size,

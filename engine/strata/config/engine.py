@@ -19,6 +19,7 @@ class DeviceConfig:
     num_threads: int | None = None  # CPU threads for tensors; None: up to the CPUs that the process may use, by trial
     gpu_memory_utilization: float = 0.90  # share of the card's memory that Strata may fill
     cuda_graphs: bool = True  # decode steps replay CUDA graphs where kernels allow it; off: to look for a fault
+    expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.kernels.layer import ExpertsFn, Kernels
 from strata.kernels.matrix import Activation
+from strata.memory.device import aligned
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
 
 
@@ -21,10 +22,7 @@ class Resident:
     def __init__(self, layout: ExpertLayout, kernels: Kernels, device: torch.device) -> None:
         self._kernels = kernels
         self._layout = blob_layout(layout)
-        size = layout.num_blobs * layout.blob_bytes
-        memory = torch.empty(size + BLOB_ALIGNMENT, dtype=torch.uint8, device=device)
-        begin = -memory.data_ptr() % BLOB_ALIGNMENT
-        self._slab = memory[begin : begin + size].view(layout.num_blobs, layout.blob_bytes)
+        self._slab = aligned(layout.num_bytes, BLOB_ALIGNMENT, device).view(layout.num_blobs, layout.blob_bytes)
         self._index = {expert: index for index, expert in enumerate(layout.experts)}
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         first = self._slab.data_ptr()

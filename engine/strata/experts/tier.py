@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from strata.experts.layout import blob_layout
+from strata.experts.offloaded import Offloaded
 from strata.experts.resident import Resident
 from strata.kernels.layer import ExpertsFn, Kernels
 from strata.kernels.matrix import Activation
+from strata.plan.placement import ExpertPlacement
 from strata.store.layout import ExpertLayout
 
 
@@ -32,9 +34,14 @@ class BlobTier(Tier, Protocol):
         """Take the blob, uint8 on the CPU, of (layer, expert)."""
 
 
-def blob_tier(layout: ExpertLayout | None, kernels: Kernels, device: torch.device) -> BlobTier | None:
-    """Where the experts of a store go: all into the memory of ``device``. None where there are none, or where
-    the kernels want each one's matrices in an order of their own (``prepared``)."""
-    if layout is None or not kernels.reads_blobs(blob_layout(layout)):
-        return None
-    return Resident(layout, kernels, device)
+def reads_blobs(layout: ExpertLayout | None, kernels: Kernels) -> bool:
+    """Whether there are experts, and the kernels read their blobs; else they want each one's matrices in an order of
+    their own (``prepared``)."""
+    return layout is not None and kernels.reads_blobs(blob_layout(layout))
+
+
+def blob_tier(layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device) -> BlobTier:
+    """Where the experts of a store go, as ``placement`` says. Raises HardwareError when host memory is too small."""
+    if placement.is_resident:
+        return Resident(layout, kernels, device)
+    return Offloaded(layout, placement, kernels, device)

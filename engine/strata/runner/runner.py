@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from strata.config import EngineConfig
-from strata.experts.tier import blob_tier
-from strata.kernels.layer import kernels_for
+from strata.experts.tier import blob_tier, reads_blobs
+from strata.kernels.layer import Kernels, kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.decoder import Decoder
 from strata.plan.capture import capture_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
+from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
 from strata.runner.graphs import DecodeGraphs, on_card
@@ -72,6 +73,8 @@ class Runner:
         settings out of range, CheckpointError for weights that are damaged or not supported.
         """
         device = open_device(config.device)
+        kernels = kernels_for(device.torch_device, compute_dtype)
+        placement = _place_experts(store, config, device, kernels)
 
         def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
             return plan_memory(
@@ -82,12 +85,18 @@ class Runner:
                 element_bytes=compute_dtype.itemsize,
             )
 
-        max_model_len = plan(store.num_bytes, 0).max_model_len
-        model, taken = _load_model(store, device, compute_dtype, max_model_len, progress)
+        weight_bytes = store.num_bytes
+        if placement is not None:
+            weight_bytes += placement.vram_bytes - placement.experts.num_bytes
+        max_model_len = plan(weight_bytes, 0).max_model_len
+        model, taken = _load_model(store, device, kernels, placement, max_model_len, progress)
+        taken = max(taken, weight_bytes)
         final = plan(taken, taken)
         pool = _make_pool(final, device, compute_dtype)
         for line in budget_table(final):
             logger.info("%s", line)
+        if placement is not None and not placement.is_resident:
+            logger.info("%s", placement)
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
@@ -150,19 +159,42 @@ class Runner:
         return hidden, inputs.sampled, inputs.num_sampled
 
 
+def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: Kernels) -> ExpertPlacement | None:
+    """None where there are no experts, or the kernels re-order them, all in the memory of ``device``."""
+    layout = store.manifest.contents.experts
+    if layout is None or not reads_blobs(layout, kernels):
+        return None
+    experts = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
+    return plan_experts(
+        store.model_config,
+        config,
+        memory=device_memory(device),
+        experts=experts,
+        shared_bytes=store.num_bytes - experts.num_bytes,
+        element_bytes=kernels.dtype.itemsize,
+    )
+
+
 def _load_model(
-    store: Store, device: Device, dtype: torch.dtype, max_model_len: int, progress: Phases
+    store: Store,
+    device: Device,
+    kernels: Kernels,
+    placement: ExpertPlacement | None,
+    max_model_len: int,
+    progress: Phases,
 ) -> tuple[Decoder, int]:
     """The model, and the bytes that its weights take: kernels re-order them, so that is known only afterwards."""
     used_before = used_bytes(device)
-    kernels = kernels_for(device.torch_device, dtype)
+    layout = store.manifest.contents.experts
     with torch.inference_mode(), out_of_memory(device):
-        tier = blob_tier(store.manifest.contents.experts, kernels, device.torch_device)
+        tier = None
+        if layout is not None and placement is not None:
+            tier = blob_tier(layout, placement, kernels, device.torch_device)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)
         model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier)
-    return model, max(store.num_bytes, used_bytes(device) - used_before)
+    return model, used_bytes(device) - used_before
 
 
 def _make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:

@@ -1,0 +1,116 @@
+"""How many routed experts a card holds beside everything else. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.config import EngineConfig, ModelConfig
+from strata.plan.memory import DeviceMemory, kv_token_bytes, resolve_max_model_len, workspace_bytes
+from strata.plan.units import format_bytes
+
+# Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
+# many tokens to hold: the experts make the speed of every token, a larger cache that of many sequences.
+KV_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBytes:
+    """The routed experts of a model: blobs of ``blob_bytes`` each, ``num_experts`` in each of ``num_layers``."""
+
+    num_layers: int
+    num_experts: int
+    blob_bytes: int
+
+    @property
+    def num_blobs(self) -> int:
+        return self.num_layers * self.num_experts
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_blobs * self.blob_bytes
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.num_experts * self.blob_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPlacement:
+    """``num_resident``: experts in VRAM, spread evenly over the layers; the others are read from host memory.
+    ``staging_bytes``: of VRAM, through which the others pass in prefill."""
+
+    experts: ExpertBytes
+    num_resident: int
+    staging_bytes: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_resident} of {self.experts.num_blobs} experts in VRAM, {format_bytes(self.vram_bytes)} with "
+            f"the buffers that prefill streams through; the others in {format_bytes(self.host_bytes)} of host memory"
+        )
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether all experts are in VRAM."""
+        return self.num_resident == self.experts.num_blobs
+
+    @property
+    def vram_bytes(self) -> int:
+        """Of the card, staging included."""
+        return self.num_resident * self.experts.blob_bytes + self.staging_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Of pinned host memory."""
+        return (self.experts.num_blobs - self.num_resident) * self.experts.blob_bytes
+
+    def resident_of(self, row: int) -> int:
+        """Experts of the layer in VRAM, the first so many; ``row`` counts the layers that have experts."""
+        each, more = divmod(self.num_resident, self.experts.num_layers)
+        return each + (row < more)
+
+
+def plan_experts(
+    model: ModelConfig,
+    config: EngineConfig,
+    *,
+    memory: DeviceMemory,
+    experts: ExpertBytes,
+    shared_bytes: int,
+    element_bytes: int,
+) -> ExpertPlacement:
+    """All experts in VRAM where that leaves a KV cache for one sequence; else as many as fit beside a larger one.
+
+    ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
+    weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
+    """
+    left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
+    left -= workspace_bytes(model, config, element_bytes)
+    token = kv_token_bytes(model, element_bytes)
+    length = resolve_max_model_len(model, config) + config.cache.block_size
+    asked = config.cache.num_kv_tokens
+    least = token * (length if asked is None else asked)
+    most_in_vram = config.device.expert_vram_bytes
+    placement = place_experts(experts, left - least, at_most=most_in_vram)
+    if placement.is_resident or asked is not None:
+        return placement
+    wanted = min(token * length * config.scheduler.max_num_seqs, int(KV_SHARE * left))
+    return place_experts(experts, left - max(least, wanted), at_most=most_in_vram)
+
+
+def place_experts(experts: ExpertBytes, room: int, *, at_most: int | None = None) -> ExpertPlacement:
+    """As many in VRAM as ``room`` bytes of the card hold, in ``at_most`` bytes where that is given.
+
+    Where some are left, two buffers for one layer's share of them come first: prefill streams through these.
+    """
+    allowed = experts.num_blobs if at_most is None else min(experts.num_blobs, at_most // experts.blob_bytes)
+    if allowed == experts.num_blobs and experts.num_bytes <= room:
+        return ExpertPlacement(experts, experts.num_blobs)
+    # Not a matter of dividing: the buffers shrink as experts move in.
+    choices = (_with_staging(experts, number) for number in range(min(allowed, experts.num_blobs - 1), 0, -1))
+    return next((choice for choice in choices if choice.vram_bytes <= room), _with_staging(experts, 0))
+
+
+def _with_staging(experts: ExpertBytes, num_resident: int) -> ExpertPlacement:
+    most_left = experts.num_experts - num_resident // experts.num_layers
+    return ExpertPlacement(experts, num_resident, 2 * most_left * experts.blob_bytes)

@@ -1,0 +1,34 @@
+"""How many experts a card holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.plan.placement import ExpertBytes, place_experts
+
+EXPERTS = ExpertBytes(num_layers=4, num_experts=8, blob_bytes=100)  # 3,200 bytes, 800 a layer
+
+
+@pytest.mark.parametrize(
+    ("room", "at_most", "num_resident", "staging_bytes"),
+    [
+        pytest.param(3200, None, 32, 0, id="all fit: nothing is staged"),
+        pytest.param(3199, None, 29, 200, id="one byte too few: two buffers for one expert each"),
+        pytest.param(1599, None, 0, 1600, id="less than the buffers: none, and plan_memory says what is missing"),
+        pytest.param(1799, None, 1, 1600, id="the buffers first, then as many experts as the rest holds"),
+        pytest.param(5000, 1600, 16, 800, id="half of them as told"),
+        pytest.param(5000, 0, 0, 1600, id="none as told"),
+        pytest.param(5000, 3200, 32, 0, id="told enough for all"),
+        pytest.param(5000, 3199, 31, 200, id="told one byte too few for all"),
+    ],
+)
+def test_place_experts(room: int, at_most: int | None, num_resident: int, staging_bytes: int) -> None:
+    placement = place_experts(EXPERTS, room, at_most=at_most)
+    assert (placement.num_resident, placement.staging_bytes) == (num_resident, staging_bytes)
+    assert placement.is_resident == (num_resident == 32)
+    assert placement.host_bytes == (32 - num_resident) * 100
+
+
+def test_residents_are_spread_evenly() -> None:
+    placement = place_experts(EXPERTS, 5000, at_most=1400)
+    assert [placement.resident_of(row) for row in range(4)] == [4, 4, 3, 3]
