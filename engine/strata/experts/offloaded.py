@@ -41,6 +41,8 @@ class _Layer:
 class Offloaded:
     """The first experts of each layer in VRAM, as many as ``placement`` says."""
 
+    can_capture = True
+
     def __init__(
         self, layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device
     ) -> None:

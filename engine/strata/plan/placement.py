@@ -85,7 +85,7 @@ def plan_experts(
     weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
     """
     left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
-    left -= workspace_bytes(model, config, element_bytes)
+    left -= workspace_bytes(model, config, element_bytes, memory.device)
     token = kv_token_bytes(model, element_bytes)
     length = resolve_max_model_len(model, config) + config.cache.block_size
     asked = config.cache.num_kv_tokens
