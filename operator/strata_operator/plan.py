@@ -32,17 +32,24 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, in order; ``blocked`` is why some of it cannot be done, ``waiting`` what has to go first."""
+    """What to do, in order; ``blocked`` is why some of it cannot be done, ``waiting`` what has to go first.
+
+    ``held`` is why the pods are left as they are.
+    """
 
     actions: tuple[Action, ...]
     blocked: tuple[Trouble, ...] = ()
     waiting: tuple[str, ...] = ()
+    held: Trouble | None = None
 
 
-def plan(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed) -> Plan:
+def plan(
+    model: StrataModel, desired: Mapping[str, Manifest], observed: Observed, *, hold: Trouble | None = None
+) -> Plan:
     """Apply only what differs: absent, rendered differently, or changed by somebody else.
 
-    A child that is being deleted is left alone until it is gone, and one that is not ours is never touched.
+    A child that is being deleted is left alone until it is gone, and one that is not ours is never touched. ``hold`` is
+    why no pod of this spec may start: a Deployment is then neither made nor given the new spec, and what runs goes on.
     """
     actions: list[Action] = []
     blocked: list[Trouble] = []
@@ -51,6 +58,8 @@ def plan(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed
         if blocked or waiting:
             break  # a pod must not start with a ServiceAccount or a ConfigMap that is not ours
         child = observed.children.get(kind)
+        if hold and kind == "Deployment" and (child is None or _differs(child, manifest)):
+            return Plan(tuple(actions), held=hold)
         if child is None:
             actions.append(Action("create", manifest, None))
         elif child.deleting or (child.owner_uid != model.uid and child.owner == f"{KIND}/{model.name}"):
@@ -58,7 +67,7 @@ def plan(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed
             waiting.append(f"{kind} {child.name}")
         elif child.owner_uid != model.uid:
             blocked.append(foreign(kind, child.name, child.owner))
-        elif child.hash != manifest["metadata"]["annotations"][HASH_ANNOTATION]:
+        elif _differs(child, manifest):
             actions.append(Action("update", manifest, child))
         elif child.owned_fields != observed.applied_fields.get(kind):
             # Were it the very set that our last apply left, then an admission webhook has the last word, not a person.
@@ -66,6 +75,10 @@ def plan(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed
             if lost:
                 actions.append(Action("restore", manifest, child, lost))
     return Plan(tuple(actions), tuple(blocked), tuple(waiting))
+
+
+def _differs(child: Child, manifest: Manifest) -> bool:
+    return bool(child.hash != manifest["metadata"]["annotations"][HASH_ANNOTATION])
 
 
 def foreign(kind: str, name: str, owner: str | None) -> Trouble:

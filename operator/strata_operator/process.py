@@ -10,9 +10,12 @@ import kopf
 
 from strata_operator import handlers
 from strata_operator.api.errors import ApiError, MissingError
+from strata_operator.api.model import KIND
+from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import RESOURCES, Client, configuration
 from strata_operator.cluster.loop import Loop
+from strata_operator.cluster.nodes import Nodes
 from strata_operator.cluster.resync import Resync
 from strata_operator.cluster.watch import Watch
 from strata_operator.reconcile import Reconciler
@@ -32,12 +35,13 @@ async def run(engine_image: str, address: str, port: int, workers: int) -> None:
     queue: WorkQueue[Key] = WorkQueue()
     loops: list[Loop] = []
     telemetry = Telemetry(queue, lambda: loops)
-    client = Client(config, on_request=telemetry.requested, threads=workers + len(WATCHED) + 1)
+    client = Client(config, on_request=telemetry.requested, threads=workers + len(WATCHED) + 2)
     await asyncio.to_thread(check_crd, client)
     cache = Cache(queue.add)
+    nodes = Nodes(lambda: queue.add_all(cache.gpu_models()), queue.add)
     resync = Resync(client, cache)
-    loops += [resync, *(Watch(client, kind, cache) for kind in WATCHED)]
-    reconciler = Reconciler(client, cache, engine_image=engine_image)
+    loops += [resync, *(Watch(client, kind, cache) for kind in WATCHED), Watch(client, NODE_KIND, nodes, select={})]
+    reconciler = Reconciler(client, cache, nodes, engine_image=engine_image)
     crew = Workers(queue, reconciler, count=workers, on_done=telemetry.reconciled)
     site = await telemetry.serve(address, port)
     for loop in loops:
@@ -63,14 +67,15 @@ async def run(engine_image: str, address: str, port: int, workers: int) -> None:
 
 
 def check_crd(client: Client) -> None:
-    """Without the CRD there is nothing to watch, and kopf would wait in silence."""
-    try:
-        client.list("StrataModel", limit="1")
-    except MissingError as error:
-        raise ApiError(
-            f"the CRD StrataModel is not installed ({RESOURCES['StrataModel'].path()} is not there); "
-            "install the chart, or kubectl apply -f manifests/crds/"
-        ) from error
+    """Without the CRDs there is nothing to watch, and kopf would wait in silence."""
+    for kind in (KIND, NODE_KIND):
+        try:
+            client.list(kind, limit="1")
+        except MissingError as error:
+            raise ApiError(
+                f"the CRD {kind} is not installed ({RESOURCES[kind].path()} is not there); kubectl apply "
+                "--server-side -f charts/strata/crds/, which helm does at the first install alone"
+            ) from error
 
 
 async def _start_when_synced(loops: Sequence[Loop], crew: Workers[Key]) -> None:

@@ -27,6 +27,8 @@ from strata_operator.api.pod import Pod, warned
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
+from strata_operator.cluster.nodes import Nodes
+from strata_operator.fit import judge, shape_of
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import children
 from strata_operator.workers import Result
@@ -46,12 +48,14 @@ class Reconciler:
         self,
         client: Client,
         cache: Cache,
+        nodes: Nodes,
         *,
         engine_image: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._cache = cache
+        self._nodes = nodes
         self._engine_image = engine_image
         self._clock = clock
         self._outbox = events.Outbox(client, clock)
@@ -90,7 +94,9 @@ class Reconciler:
             new = statuses.refused(error, generation=generation, previous=obj["status"], now=self._clock())
             self._tell(obj, new)
             return Result("refused")
-        wanted = plan(model, desired, self._cache.observe(key))
+        observed = replace(self._cache.observe(key), nodes=self._nodes.all())
+        fit = judge(model, shape_of(model), observed.nodes)
+        wanted = plan(model, desired, observed, hold=fit.trouble if model.wanted_replicas else None)
         if any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
         done: list[Action] = []
@@ -99,7 +105,7 @@ class Reconciler:
         finally:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
         observed, creating = self._look_into_pods(self._cache.observe(key))
-        new = statuses.status(model, desired, observed, outcome, previous=obj["status"], now=self._clock())
+        new = statuses.status(model, desired, observed, outcome, fit, previous=obj["status"], now=self._clock())
         changed = self._tell(obj, new)
         if outcome.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)

@@ -9,13 +9,14 @@ from typing import Any
 from strata_operator import placement
 from strata_operator.api import conditions
 from strata_operator.api.child import Child, Rollout
-from strata_operator.api.conditions import ACCEPTED, DEGRADED, PROGRESSING, READY, Condition, Trouble
+from strata_operator.api.conditions import ACCEPTED, DEGRADED, FITS, PROGRESSING, READY, Condition, Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, REVISION_ANNOTATION, child_name
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+from strata_operator.fit import Verdict
 from strata_operator.plan import Action, Manifest, Plan
 from strata_operator.render import url
 
@@ -33,6 +34,7 @@ def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: 
         Condition(PROGRESSING, False, reason, "nothing is done before the spec is accepted"),
         Condition(READY, False, reason, message),
         Condition(DEGRADED, True, reason, message),
+        Condition(FITS, None, reason, "nothing is judged before the spec is accepted"),
     ]
     return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
 
@@ -42,6 +44,7 @@ def status(
     desired: Mapping[str, Manifest],
     observed: Observed,
     plan: Plan,
+    fit: Verdict,
     *,
     previous: Status,
     now: datetime,
@@ -51,10 +54,11 @@ def status(
     if deployment is not None and deployment.owner_uid != model.uid:
         deployment = None
     rollout = (deployment.rollout if deployment else None) or _NONE
-    complete = not plan.blocked and _is_complete(model, deployment, desired["Deployment"])
+    complete = not (plan.blocked or plan.held) and _is_complete(model, deployment, desired["Deployment"])
     trouble = None if complete else _trouble(model, desired["Deployment"], observed, plan)
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
+        Condition(FITS, fit.fits, fit.reason, fit.message),
         _progressing(model, desired["Deployment"], observed, plan, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
         Condition(DEGRADED, True, trouble.reason, trouble.message)
@@ -67,6 +71,7 @@ def status(
         "readyReplicas": rollout.ready,
         "selector": f"{MODEL_LABEL}={child_name(model.name)}",
         "url": url(model),
+        **({"plan": fit.plan} if fit.plan else {}),
     }
 
 
@@ -96,6 +101,8 @@ def _trouble(model: StrataModel, wanted: Manifest, observed: Observed, plan: Pla
     """Why the model is not served as wanted; None while it only takes its time."""
     if plan.blocked:
         return plan.blocked[0]
+    if plan.held:
+        return plan.held
     deployment = observed.children.get("Deployment")
     if deployment and deployment.rollout and deployment.rollout.failure:
         return Trouble("PodsRefused", deployment.rollout.failure)

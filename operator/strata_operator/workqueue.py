@@ -6,6 +6,7 @@ import heapq
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -33,6 +34,11 @@ class WorkQueue(Generic[K]):
             elif key not in self._ready:
                 self._ready[key] = None
                 self._changed.notify()
+
+    def add_all(self, keys: Iterable[K]) -> None:
+        """Have each of them worked on."""
+        for key in keys:
+            self.add(key)
 
     def add_after(self, key: K, seconds: float) -> None:
         """Have it worked on after a while, unless it is added before; an earlier date wins over a later one."""

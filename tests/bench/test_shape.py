@@ -182,13 +182,14 @@ def test_what_is_public_can_be_planned() -> None:
         "qwen3-235b-a22b",
         "qwen3-30b-a3b",
         "qwen3-8b",
+        "smollm2-135m",
     }
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "qwen9"}, "'qwen9' is no shape; .* or one of gpt-oss-120b, .* qwen3-8b"),
+        ({"name": "qwen9"}, "'qwen9' is no shape; .* or one of gpt-oss-120b, .* qwen3-8b, smollm2-135m"),
         ({"dtype": "fp3"}, "dtype is 'fp3'; one of bf16, int8, int4, mxfp4 is needed"),
         ({"name": "qwen3-8b", "dtype": "mxfp4"}, "qwen3-8b has no experts, which alone are kept in mxfp4"),
         ({"num_layers": 4}, "4 layers are asked for; .* has 3"),

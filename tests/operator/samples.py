@@ -195,3 +195,51 @@ def pod(
         failed=failed,
         trouble=trouble,
     )
+
+
+def gpu(
+    product: str = "NVIDIA-GeForce-RTX-4090",
+    *,
+    vram_gib: float = 24,
+    uuid: str = "GPU-1",
+    pcie: tuple[int, int] = (4, 16),
+    **fields: Any,
+) -> dict[str, Any]:
+    """A card of a StrataNode's status."""
+    vram = int(vram_gib * (1 << 30))
+    return {
+        "uuid": uuid,
+        "index": 0,
+        "product": product,
+        "vramBytes": vram - (12 << 20),  # what NVML counts of 24 GiB
+        "usableVramBytes": vram - (450 << 20),
+        "computeCapability": "8.9",
+        "pcie": {"maxGeneration": pcie[0], "maxWidth": pcie[1]},
+        **fields,
+    }
+
+
+def node_object(
+    name: str = "gpu-1",
+    *,
+    gpus: list[dict[str, Any]] | None = None,
+    memory_gib: int = 64,
+    version: int = 1,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A StrataNode with one RTX 4090 whose agent has measured; ``fields`` replaces parts of its status."""
+    return {
+        "apiVersion": "strata.ai/v1alpha1",
+        "kind": "StrataNode",
+        "metadata": {"name": name, "uid": f"uid-{name}", "generation": 1, "resourceVersion": str(version)},
+        "spec": {},
+        "status": {
+            "gpus": [gpu()] if gpus is None else gpus,
+            "host": {"cpu": "x", "cores": 16, "cpuFlags": [], "memoryBytes": memory_gib << 30},
+            "calibration": {
+                "dramMegabytesPerSecond": 40_000,
+                "hostToDevice": [{"uuid": "GPU-1", "megabytesPerSecond": 22_000}],
+            },
+            **fields,
+        },
+    }

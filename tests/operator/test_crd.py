@@ -22,7 +22,7 @@ from strata_operator.api.hardware import ACCELERATORS, GPUS
 from strata_operator.api.model import FORMATS, GROUP_SIZE, STRATEGIES, StrataModel
 from strata_operator.placement import PRODUCTS
 from tests.operator.live.harness import ROOT
-from tests.operator.samples import FULL_SPEC, child, model, model_object, pod
+from tests.operator.samples import FULL_SPEC, NVIDIA, child, model, model_object, node_object, pod
 
 CRD = yaml.safe_load((ROOT / "charts" / "strata" / "crds" / "stratamodels.strata.ai.yaml").read_text())
 (VERSION,) = CRD["spec"]["versions"]
@@ -223,16 +223,22 @@ def test_the_status_written_is_in_the_schema() -> None:
     """What the schema does not know would be pruned, and then written again for ever."""
     from datetime import UTC, datetime
 
+    from strata_operator.api.node import StrataNode
     from strata_operator.api.observed import Observed
+    from strata_operator.fit import judge, shape_of
     from strata_operator.plan import Plan
     from strata_operator.render import children
     from strata_operator.status import status
 
     made, desired = model(), children(model(), engine_image="e")
+    qwen = model(model={"source": "hf://Qwen/Qwen3-30B-A3B"}, engine={"maxModelLen": 4096}, hardware=NVIDIA)
     there = {kind: child(manifest) for kind, manifest in desired.items()}
     seen = Observed(there, (pod(),))
-    written = status(made, desired, seen, Plan(()), previous={}, now=datetime.now(UTC))
+    fit = judge(qwen, shape_of(qwen), [StrataNode.parse(node_object())])
+    written = status(made, desired, seen, Plan(()), fit, previous={}, now=datetime.now(UTC))
     known = SCHEMA["status"]["properties"]
+    assert fit.plan is not None
+    assert sorted(fit.plan) == sorted(known["plan"]["properties"])
     assert sorted(written) == sorted(known)
     for condition in written["conditions"]:
         assert sorted(condition) == sorted(known["conditions"]["items"]["properties"])

@@ -67,7 +67,7 @@ def test_a_cluster_without_the_crd_ends_the_process(
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
         with caplog.at_level(logging.ERROR):
             assert main(["--engine-image=e", "--listen=127.0.0.1:1"]) == 2
-    assert "kubectl apply -f manifests/crds/" in caplog.text
+    assert "kubectl apply --server-side -f charts/strata/crds/" in caplog.text
 
 
 def test_the_operator_needs_no_torch() -> None:

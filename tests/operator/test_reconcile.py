@@ -11,10 +11,11 @@ from strata_operator.api.errors import LeavingError, RefusedError, UnavailableEr
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
+from strata_operator.cluster.nodes import Nodes
 from strata_operator.reconcile import BLOCKED_SECONDS, CREATING_SECONDS, Reconciler
 from strata_operator.workers import Result
 from tests.operator.cluster.fake import FakeClient
-from tests.operator.samples import container, model_object, pod_object
+from tests.operator.samples import NVIDIA, container, gpu, model_object, node_object, pod_object
 
 KEY = ("ns", "m")
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +31,8 @@ class World:
         self.now = CREATED
         self.cache.put_model(self.model)
         client = cast("Client", self.client)
-        self.reconcile = Reconciler(client, self.cache, engine_image="engine:1", clock=lambda: self.now)
+        self.nodes = Nodes(lambda: None, lambda key: None)
+        self.reconcile = Reconciler(client, self.cache, self.nodes, engine_image="engine:1", clock=lambda: self.now)
 
     @property
     def model(self) -> dict[str, Any]:
@@ -86,6 +88,45 @@ def test_idle_reads_nothing() -> None:
     world.client.calls.clear()
     world.run()
     assert world.client.calls == []
+
+
+QWEN: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-30B-A3B"},
+    "engine": {"maxModelLen": 8192, "maxNumSeqs": 4},
+    "hardware": {**NVIDIA, "gpus": ["RTX4090"]},
+}
+
+
+def test_what_fits_nowhere_starts_no_pod_until_a_node_changes() -> None:
+    world = World(**QWEN)
+    world.nodes.put("StrataNode", node_object("small", gpus=[gpu(vram_gib=16)]))
+    assert world.run() == Result("changed")
+    assert ("Deployment", *KEY) not in world.client.objects
+    assert (world.condition("Fits")["status"], world.condition("Fits")["reason"]) == ("False", "NotEnoughVram")
+    assert world.condition("Ready")["reason"] == "NotEnoughVram"
+    assert "NotEnoughVram" in world.client.events()
+    world.nodes.put("StrataNode", node_object("large"))
+    assert world.run() == Result("changed")
+    assert ("Deployment", *KEY) in world.client.objects
+    assert world.condition("Fits")["status"] == "True"
+    assert world.model["status"]["plan"]["node"] == "large"
+    assert world.run() == Result("unchanged")
+
+
+def test_what_runs_goes_on_when_a_new_spec_fits_nowhere() -> None:
+    world = World(**QWEN)
+    world.nodes.put("StrataNode", node_object("large"))
+    world.run()
+    before = world.client.objects["Deployment", *KEY]["spec"]
+    world.model["spec"]["quantization"] = {"format": "bf16"}
+    world.change(generation=2)
+    world.run()
+    assert world.client.objects["Deployment", *KEY]["spec"] == before
+    assert world.condition("Degraded")["reason"] == "NotEnoughVram"
+    world.model["spec"]["replicas"] = 0
+    world.change(generation=3)
+    world.run()
+    assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 0  # to stop needs no room
 
 
 def test_an_unknown_model_is_gone() -> None:

@@ -13,6 +13,7 @@ from strata_operator.api.event import Event
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+from strata_operator.fit import Verdict
 from strata_operator.plan import Action, Plan
 from strata_operator.render import children
 from strata_operator.status import changes, deeds, refused, status
@@ -20,6 +21,8 @@ from tests.operator.samples import NVIDIA, child, model, pod, rollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOTHING = Plan(())
+FITS = Verdict(True, "Fits", "fits on gpu-1", {"node": "gpu-1", "vramBytes": 1})
+TOO_LARGE = Verdict(False, "NotEnoughVram", "needs 61.3 GiB of VRAM")
 
 
 def revision(**spec: Any) -> str:
@@ -34,6 +37,7 @@ def told(
     previous: dict[str, Any] | None = None,
     now: datetime = NOW,
     stale_hash: bool = False,
+    fit: Verdict = FITS,
     **spec: Any,
 ) -> dict[str, Any]:
     """The status for a Deployment with those counts (None: not there) and pods, which are of the current revision."""
@@ -47,7 +51,7 @@ def told(
     if stale_hash:
         there["Deployment"] = replace(there["Deployment"], hash="of before")
     current = tuple(replace(one, revision=revision(**spec)) if one.revision == "r1" else one for one in pods)
-    return status(made, desired, Observed(there, current), plan, previous=previous or {}, now=now)
+    return status(made, desired, Observed(there, current), plan, fit, previous=previous or {}, now=now)
 
 
 def verdict(made: dict[str, Any], kind: str) -> tuple[str, str]:
@@ -150,6 +154,27 @@ UNSCHEDULABLE = Trouble("Unschedulable", "0/1 nodes are available")
             id="a child is not ours",
         ),
         pytest.param(
+            told(None, plan=Plan((), held=TOO_LARGE.trouble), fit=TOO_LARGE),
+            ("False", "NotEnoughVram"),
+            ("False", "NotEnoughVram"),
+            ("True", "NotEnoughVram"),
+            id="fits nowhere",
+        ),
+        pytest.param(
+            told(rollout(1), pod(ready=True), plan=Plan((), held=TOO_LARGE.trouble), fit=TOO_LARGE),
+            ("False", "NotEnoughVram"),
+            ("False", "NotEnoughVram"),
+            ("True", "NotEnoughVram"),
+            id="the old spec is served, the new one fits nowhere",
+        ),
+        pytest.param(
+            told(rollout(1), pod(ready=True), fit=TOO_LARGE),
+            ("True", "Serving"),
+            ("False", "Complete"),
+            ("False", "AsExpected"),
+            id="serves, though a node changed since",
+        ),
+        pytest.param(
             told(None, plan=Plan((), waiting=("Service m",))),
             ("False", "Progressing"),
             ("True", "Waiting"),
@@ -218,6 +243,17 @@ def test_counts_selector_and_url() -> None:
         "selector": "strata.ai/model=m",
         "url": "http://m.ns.svc:8000/v1",
     }
+
+
+@pytest.mark.parametrize(
+    ("fit", "status"),
+    [(FITS, "True"), (TOO_LARGE, "False"), (Verdict(None, "ShapeUnknown", "not known"), "Unknown")],
+)
+def test_whether_it_fits(fit: Verdict, status: str) -> None:
+    made = told(rollout(1), fit=fit)
+    assert find(made, "Fits")["status"] == status
+    assert find(made, "Fits")["message"] == fit.message
+    assert ("plan" in made) == (fit.plan is not None)
 
 
 def test_nothing_to_write_while_nothing_changes() -> None:

@@ -29,6 +29,7 @@ CARDS = {
     "rtx3090ti": Card("GeForce RTX 3090 Ti", 24, 1008, "4.0x16"),
     "rtx4080": Card("GeForce RTX 4080", 16, 717, "4.0x16"),
     "rtx4090": Card("GeForce RTX 4090", 24, 1008, "4.0x16"),
+    "rtx4090d": Card("GeForce RTX 4090 D", 24, 1008, "4.0x16"),
     "rtx5080": Card("GeForce RTX 5080", 16, 960, "5.0x16"),
     "rtx5090": Card("GeForce RTX 5090", 32, 1792, "5.0x16"),
     "a6000": Card("RTX A6000", 48, 768, "4.0x16"),

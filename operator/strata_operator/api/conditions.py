@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 ACCEPTED = "Accepted"
+FITS = "Fits"
 PROGRESSING = "Progressing"
 READY = "Ready"
 DEGRADED = "Degraded"
 
+_STATUS = {True: "True", False: "False", None: "Unknown"}
 _REASON_LIMIT = 128  # characters; the CRD allows more, an event does not
 _MESSAGE_LIMIT = 1000  # characters of an engine's, the kubelet's or the API server's words that a condition quotes
 
@@ -22,7 +24,7 @@ class Condition:
     """One condition before it is written. ``reason`` is CamelCase; ``message`` holds nothing that ticks."""
 
     type: str
-    status: bool
+    status: bool | None  # None: not known
     reason: str
     message: str
 
@@ -47,7 +49,7 @@ def merge(
     old = {condition.get("type"): condition for condition in previous}
     merged = []
     for condition in sorted(conditions, key=lambda one: one.type):
-        status = "True" if condition.status else "False"
+        status = _STATUS[condition.status]
         before = old.get(condition.type, {})
         since = before.get("lastTransitionTime") if before.get("status") == status else None
         merged.append(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata_operator.api import wire
+from strata_operator.api.conditions import having
 
 NODE_KIND = "StrataNode"
 NODE_PLURAL = "stratanodes"
@@ -261,6 +262,11 @@ class StrataNode:
     spec: NodeSpec
     status: NodeStatus
     conditions: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Unless its agent says that it is not."""
+        return not having(self.conditions, HEALTHY, "False")
 
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> StrataNode:

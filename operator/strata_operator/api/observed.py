@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strata_operator.api.child import Child
+from strata_operator.api.node import StrataNode
 from strata_operator.api.pod import Pod
 
 
@@ -15,4 +16,5 @@ class Observed:
 
     children: Mapping[str, Child]  # by kind
     pods: tuple[Pod, ...] = ()  # in the order of their names
+    nodes: tuple[StrataNode, ...] = ()  # all that agents tell of, in the order of their names
     applied_fields: Mapping[str, str] = field(default_factory=dict)  # Child.owned_fields after our last apply, by kind

@@ -83,6 +83,15 @@ class Cache:
                 self.remove_model(model)
         return news
 
+    def gpu_models(self) -> list[Key]:
+        """Models that want a card."""
+        with self._lock:
+            return [
+                key
+                for key, model in self._models.items()
+                if (model["spec"].get("hardware") or {}).get("accelerator") == "nvidia"
+            ]
+
     def model(self, key: Key) -> Mapping[str, Any] | None:
         """The slim copy, None where there is no such model."""
         return self._models.get(key)

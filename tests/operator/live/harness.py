@@ -36,7 +36,8 @@ def build_engine(cluster: Cluster, directory: Path) -> str:
 def install_rights(cluster: Cluster, directory: Path) -> Path:
     """The chart's CRD, ServiceAccount and ClusterRole; returns a kubeconfig that acts as that account."""
     cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/stratamodels.strata.ai", "--timeout=60s")
+    for plural in ("stratamodels", "stratanodes"):
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
     if not _exists(cluster, "namespace", NAMESPACE):
         cluster.kubectl("create", "namespace", NAMESPACE)
     shown = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "clusterrole", "clusterrolebinding")]
@@ -199,6 +200,7 @@ def manifest(name: str, source: str = "builtin://smollm2-135m", **spec: Any) -> 
         "metadata": {"name": name},
         "spec": {
             "model": {"source": source},
+            "engine": {"maxModelLen": 2048},  # with which the built-in model fits into so little memory
             "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "512Mi"},
             "cache": {"hostPath": f"/tmp/strata-operator-tests/{name}"},
             **spec,

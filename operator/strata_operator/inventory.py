@@ -1,0 +1,68 @@
+"""Which cards of which nodes a model may run on, by what the nodes' agents tell; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from strata_operator.api.hardware import Hardware
+from strata_operator.api.node import Gpu, StrataNode
+from strata_operator.placement import products
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node, and the card of it that has the least memory of those that will do."""
+
+    node: StrataNode
+    gpu: Gpu
+
+    @property
+    def host_bytes(self) -> int | None:
+        """Memory that all pods of the node together may have; None where the agent does not tell."""
+        host = self.node.status.host
+        if host is None:
+            return None
+        return min(host.memory_bytes, host.pods_memory_bytes or host.memory_bytes)
+
+
+def candidates(hardware: Hardware, nodes: Iterable[StrataNode]) -> tuple[Candidate, ...]:
+    """Nodes of which a card satisfies the spec, in the order of their names. A node that is not healthy is none."""
+    found = []
+    for node in sorted(nodes, key=lambda one: one.name):
+        cards = [gpu for gpu in node.status.gpus if unmet(hardware, gpu) is None]
+        if cards and node.is_healthy:
+            found.append(Candidate(node, min(cards, key=lambda gpu: (gpu.vram_bytes, gpu.uuid))))
+    return tuple(found)
+
+
+def unmet(hardware: Hardware, gpu: Gpu) -> str | None:
+    """What of the spec a card does not satisfy, in few words; None: it will do."""
+    if gpu.product not in products(hardware):
+        return "another card"
+    if gib(gpu.vram_bytes) < (hardware.min_vram_gib or 0):
+        return f"{gib(gpu.vram_bytes)} GiB of VRAM"
+    link = gpu.pcie
+    if hardware.min_pcie.generation and (link.max_generation or 0) < hardware.min_pcie.generation:
+        return f"PCIe generation {link.max_generation or 'unknown'}"
+    if hardware.min_pcie.width and (link.max_width or 0) < hardware.min_pcie.width:
+        return f"{link.max_width or 'unknown number of'} PCIe lanes"
+    return None
+
+
+def gib(size: int) -> int:
+    """To the nearest GiB, as people call cards: NVML counts some MiB less than 24 GiB on an RTX 4090."""
+    return (size + GIB // 2) // GIB
+
+
+def describe(nodes: Iterable[StrataNode], hardware: Hardware, limit: int = 8) -> str:
+    """What there is instead of what the spec wants, node by node."""
+    told = []
+    for node in sorted(nodes, key=lambda one: one.name):
+        cards = sorted({f"{gpu.product} ({unmet(hardware, gpu) or 'fit'})" for gpu in node.status.gpus})
+        state = "" if node.is_healthy else ", not healthy"
+        told.append(f"{node.name} has {', '.join(cards) or 'no card'}{state}")
+    rest = [f"and {len(told) - limit} more"] if len(told) > limit else []
+    return "; ".join([*told[:limit], *rest])

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from strata_operator.api.node import StrataNode
+from strata_operator.fit import Verdict, judge, shape_of
+from tests.operator.samples import NVIDIA, gpu, model, node_object
+
+QWEN: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-30B-A3B"},
+    "engine": {"maxModelLen": 8192, "maxNumSeqs": 4},
+    "hardware": {**NVIDIA, "gpus": ["RTX3090", "RTX4090"]},
+}
+
+
+def verdict(*nodes: dict[str, Any], serves_host_experts: bool = False, **spec: Any) -> Verdict:
+    made = model(**{**copy.deepcopy(QWEN), **spec})
+    parsed = [StrataNode.parse(obj) for obj in nodes]
+    return judge(made, shape_of(made), parsed, serves_host_experts=serves_host_experts)
+
+
+def test_what_fits_says_where_and_how_fast() -> None:
+    found = verdict(node_object("b"), node_object("a"))
+    assert (found.fits, found.message, found.nodes) == (True, "fits on a, b", ("a", "b"))
+    assert found.plan is not None
+    assert found.plan["node"] == "a"
+    assert found.plan["limitingResource"] == "device memory"
+    # 16.7 GiB of weights, 4 sequences of 8,192 tokens at 96 KiB, and a workspace.
+    assert 20 << 30 < found.plan["vramBytes"] < 22 << 30
+    assert found.plan["hostBytes"] == 0
+    assert 0 < found.plan["expectedTokensPerSecond"] < found.plan["upperBoundTokensPerSecond"]
+
+
+def test_the_fastest_node_comes_first() -> None:
+    slow = node_object("a", gpus=[gpu("NVIDIA-GeForce-RTX-3090")])
+    assert verdict(slow, node_object("b")).nodes == ("b", "a")
+
+
+def test_without_a_calibration_nothing_is_expected() -> None:
+    found = verdict(node_object(calibration=None))
+    assert found.plan is not None
+    assert "expectedTokensPerSecond" not in found.plan
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spec", "reason", "words"),
+    [
+        pytest.param(
+            [node_object("small", gpus=[gpu(vram_gib=16)]), node_object("tiny", gpus=[gpu(vram_gib=12)])],
+            {},
+            "NotEnoughVram",
+            [
+                "needs 18.",
+                "; the best matching node, small, has 14.4 GiB",
+                "others: tiny 10.8 GiB of VRAM",
+                "What fits: ",
+            ],
+            id="the card is too small for all experts",
+        ),
+        pytest.param(
+            [node_object()],
+            {"engine": {"maxModelLen": 40960, "numKvTokens": 400_000}},
+            "NotEnoughVram",
+            ["gpu-1, has 21.6 GiB", "num_kv_tokens"],
+            id="the KV cache is too large, and what would fit",
+        ),
+        pytest.param(
+            [node_object("gpu-3", memory_gib=52)],
+            {"hardware": {**NVIDIA, "hostMemory": {"pinned": "60Gi"}, "memory": "64Gi"}},
+            "NotEnoughMemory",
+            ["needs 64.0 GiB of host memory; the best matching node, gpu-3, has 52.0 GiB"],
+            id="the node has not the host memory",
+        ),
+        pytest.param(
+            [node_object(memory_gib=48)],
+            {"hardware": {**NVIDIA, "hostMemory": {"pinned": "48Gi", "hugepages": "2Mi"}, "memory": "4Gi"}},
+            "NotEnoughMemory",
+            ["needs 52.0 GiB of host memory"],
+            id="huge pages are host memory, too",
+        ),
+        pytest.param(
+            [node_object("gpu-2", gpus=[gpu("NVIDIA-GeForce-RTX-4080")])],
+            {},
+            "NoMatchingNode",
+            ["NVIDIA-GeForce-RTX-3090 or NVIDIA-GeForce-RTX-4090", "gpu-2 has NVIDIA-GeForce-RTX-4080 (another card)"],
+            id="no such card",
+        ),
+        pytest.param(
+            [node_object()],
+            {"engine": {"maxModelLen": 1_000_000}},
+            "InvalidSettings",
+            ["max_model_len is 1000000; the checkpoint's positions reach 40960"],
+            id="beyond the checkpoint's positions",
+        ),
+        pytest.param(
+            [],
+            {
+                "model": {"source": "builtin://smollm2-135m"},
+                "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "512Mi"},
+                "engine": {},
+            },
+            "NotEnoughMemory",
+            ["spec.hardware.memory is 512Mi", "max_model_len"],
+            id="a CPU model in too little memory",
+        ),
+    ],
+)
+def test_what_does_not_fit_says_what_is_short_in_numbers(
+    nodes: list[dict[str, Any]], spec: dict[str, Any], reason: str, words: list[str]
+) -> None:
+    found = verdict(*nodes, **spec)
+    assert (found.fits, found.reason, found.plan) == (False, reason, None), found.message
+    assert found.trouble is not None
+    for word in words:
+        assert word in found.message
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spec", "reason"),
+    [
+        pytest.param([node_object()], {"model": {"source": "hf://org/unheard-of"}}, "ShapeUnknown", id="no shape"),
+        pytest.param(
+            [node_object()],
+            {"model": {"source": "hf://Qwen/Qwen3-30B-A3B", "revision": "v2"}},
+            "ShapeUnknown",
+            id="another revision may have another shape",
+        ),
+        pytest.param([], {}, "NoInventory", id="no agent"),
+    ],
+)
+def test_what_is_not_known_is_said_and_stops_nothing(
+    nodes: list[dict[str, Any]], spec: dict[str, Any], reason: str
+) -> None:
+    found = verdict(*nodes, **spec)
+    assert (found.fits, found.reason, found.trouble) == (None, reason, None)
+
+
+def test_a_cpu_model_fits_into_its_own_memory_whatever_the_nodes() -> None:
+    spec: dict[str, Any] = {
+        "model": {"source": "builtin://smollm2-135m"},
+        "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "3Gi"},
+        "engine": {"maxModelLen": 2048},
+    }
+    found = verdict(**spec)
+    assert (found.fits, found.nodes) == (True, ())
+    assert found == verdict(node_object(), **spec)
+    assert found.plan is not None
+    assert 0 < found.plan["hostBytes"] < 3 << 30
+
+
+def test_the_driver_s_part_of_the_card_is_not_filled() -> None:
+    """With 99 % of 24 GiB the driver's 450 MiB would be the engine's."""
+    nearly_all = {"maxModelLen": 8192, "maxNumSeqs": 1, "gpuMemoryUtilization": "1.0", "numKvTokens": 60_000}
+    free = gpu(usableVramBytes=(24 << 30) - (12 << 20))
+    assert verdict(node_object(gpus=[free]), engine=nearly_all).fits is True
+    assert verdict(node_object(gpus=[gpu(usableVramBytes=22 << 30)]), engine=nearly_all).fits is False
+
+
+def test_experts_beyond_the_card_need_a_pinned_budget_once_they_are_served() -> None:
+    small = node_object(gpus=[gpu(vram_gib=16)], memory_gib=64)
+    hardware = {**NVIDIA, "memory": None, "hostMemory": {"pinned": "20Gi"}}
+    found = verdict(small, serves_host_experts=True, hardware=hardware)
+    assert found.fits is True
+    assert found.plan is not None
+    assert found.plan["hostBytes"] > 15 << 30
+    assert found.plan["limitingResource"] == "experts from host memory"
+    short = verdict(small, serves_host_experts=True, hardware={**hardware, "hostMemory": {"pinned": "8Gi"}})
+    assert (short.fits, short.reason) == (False, "NotEnoughMemory")
+    assert "GiB of host memory for experts; the best matching node, gpu-1, has 8.0 GiB" in short.message
+
+
+def test_a_message_does_not_depend_on_the_order_of_nodes() -> None:
+    small, tiny = node_object("small", gpus=[gpu(vram_gib=16)]), node_object("tiny", gpus=[gpu(vram_gib=12)])
+    assert verdict(small, tiny) == verdict(tiny, small)
