@@ -34,6 +34,16 @@ class Interpreter:
 
 def _begin() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_bounds(tensor: Any, scope: Any) -> None:
+        """The bounds of a loop are arrays of one element, which numpy 2.4 no longer takes for integers."""
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_bounds
 
 
 def _run(work: bytes) -> bytes:

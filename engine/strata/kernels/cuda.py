@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from strata.kernels.attention import triton as paged_attention
 from strata.kernels.embedding.reference import EmbeddingFn
-from strata.kernels.layer import Expert, ExpertsFn, Inner, Kernels, LinearAddFn
+from strata.kernels.layer import AttentionFn, Expert, ExpertsFn, Heads, Inner, Kernels, LinearAddFn
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.rows import QuantizedRows, dequantize_rows
 
@@ -22,8 +23,13 @@ from strata.kernels.rows import QuantizedRows, dequantize_rows
 class CudaKernels(Kernels):
     """What is not overridden is composed of plain operations, as everywhere."""
 
+    reads_pages = True
+
     def embedding(self, table: Matrix) -> EmbeddingFn:
         return self.operations.embedding(table.kind, table.parts, torch.float32)
+
+    def attention(self, heads: Heads) -> AttentionFn:
+        return paged_attention.prepare(heads)
 
     def linear_add(self, matrix: Matrix) -> LinearAddFn:
         product = self._stacked([matrix])

@@ -1,0 +1,304 @@
+"""Attention of sequences with one new token each: two Triton launches a layer.
+
+    split    grid (kv heads, sequences, splits): normalise and turn the heads of q and k, put the new key and value into
+             the cache, attend to one share of the positions. One program takes all query heads of its KV head.
+    combine  grid (sequences, columns / COLUMNS): sum the shares in their order, divide, round to bf16 or quantise.
+
+The number of splits follows from the shapes, so that one CUDA graph serves every length: a sequence is cut into shares
+of whole TILEs, and programs without one end at once. float32 between the two: maxima and sums [seqs, heads, splits],
+values [seqs, heads, splits, head_dim].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.kernels.attention.batch import PagedBatch
+from strata.kernels.attention.functions import LOG2E, attend, block_numbers, rotated
+from strata.kernels.attention.tuning import DecodeTuning
+from strata.kernels.layer import Heads, Rotation
+from strata.kernels.rows import GROUP, QuantizedRows
+from strata.kernels.triton_functions import store_groups
+
+MAX_SPLITS = 64
+
+
+def decode(
+    heads: Heads,
+    tuning: DecodeTuning,
+    qkv: Tensor,
+    rotation: Rotation,
+    cache: Tensor,
+    batch: PagedBatch,
+    out: Tensor | QuantizedRows,
+) -> None:
+    """As ``attention.triton`` says; writes the rows of ``out`` whose sequences have one new token, and padding rows."""
+    seqs, num_heads, dims = len(batch.lengths), heads.num_heads, heads.head_dim
+    splits = _num_splits(heads, tuning, batch, cache.shape[1])
+    shares = seqs * num_heads * splits
+    maxima, sums, values = torch.empty(shares * (2 + dims), device=qkv.device).split([shares, shares, shares * dims])
+    starts = batch.starts if batch.max_query > 1 else None
+    split_kernel[(heads.num_kv_heads, seqs, splits)](
+        qkv,
+        rotation.cos,
+        rotation.sin,
+        None if heads.query_norm is None else heads.query_norm.weight,
+        None if heads.key_norm is None else heads.key_norm.weight,
+        cache,
+        batch.slots,
+        batch.tables,
+        batch.lengths,
+        starts,
+        maxima,
+        sums,
+        values,
+        splits,
+        batch.tables.shape[1],
+        0.0 if heads.query_norm is None else heads.query_norm.eps,
+        HEADS=num_heads,
+        KV_HEADS=heads.num_kv_heads,
+        HEAD_DIM=dims,
+        BLOCK_SIZE=cache.shape[1],
+        WINDOW=heads.window,
+        TILE=tuning.tile,
+        STAGES=tuning.stages,
+        ROWS=max(16, triton.next_power_of_2(num_heads // heads.num_kv_heads)),
+        DIMS=max(16, triton.next_power_of_2(dims)),
+        num_warps=tuning.warps,
+    )
+    quantized = isinstance(out, QuantizedRows)
+    run = math.gcd(dims, GROUP)
+    combine_kernel[(seqs, triton.cdiv(num_heads * dims, tuning.columns))](
+        maxima,
+        sums,
+        values,
+        heads.sinks,
+        batch.lengths,
+        starts,
+        None if quantized else out,
+        *((out.codes, out.scales, out.sums) if quantized else (None, None, None)),
+        splits,
+        HEADS=num_heads,
+        HEAD_DIM=dims,
+        WINDOW=heads.window,
+        TILE=tuning.tile,
+        SPLITS=MAX_SPLITS,
+        CHUNK=tuning.chunk,
+        RUN=run,
+        RUNS=tuning.columns // run,
+        num_warps=tuning.combine_warps,
+    )
+
+
+def _num_splits(heads: Heads, tuning: DecodeTuning, batch: PagedBatch, block_size: int) -> int:
+    """Enough programs to fill the GPU, where sequences may be so long."""
+    seqs, width = batch.tables.shape
+    longest = width * block_size if heads.window is None else min(width * block_size, heads.window)
+    wanted = triton.cdiv(tuning.programs, seqs * heads.num_kv_heads)
+    return min(wanted, triton.cdiv(longest, tuning.tile), MAX_SPLITS)
+
+
+@triton.jit
+def _first_and_share(length, splits, WINDOW: tl.constexpr, TILE: tl.constexpr):
+    """The first position that is seen, and how many each split takes."""
+    first = 0
+    if WINDOW is not None:
+        first = tl.maximum(length - WINDOW, 0)
+    return first, tl.cdiv(tl.cdiv(length - first, splits), TILE) * TILE
+
+
+# What differs from step to step must not have a kernel compiled anew.
+@triton.jit(
+    do_not_specialize=["splits", "max_blocks"],
+    do_not_specialize_on_alignment=["slots_ptr", "tables_ptr", "lengths_ptr", "starts_ptr"],
+)
+def split_kernel(
+    qkv_ptr,  # bf16 [tokens, HEADS + 2 * KV_HEADS, HEAD_DIM]
+    cos_ptr,  # bf16 [tokens, HEAD_DIM], as sin with its sign
+    sin_ptr,
+    query_weight_ptr,  # float32 [HEAD_DIM] or None, as the next
+    key_weight_ptr,
+    cache_ptr,  # bf16 [blocks, BLOCK_SIZE, 2, KV_HEADS, HEAD_DIM]
+    slots_ptr,  # int64 [tokens]
+    tables_ptr,  # int32 [seqs, max_blocks]
+    lengths_ptr,  # int32 [seqs]
+    starts_ptr,  # int32 [seqs + 1] where some sequences have several new tokens: they are left alone; else None
+    maxima_ptr,  # float32 [seqs, HEADS, splits], as sums
+    sums_ptr,
+    values_ptr,  # float32 [seqs, HEADS, splits, HEAD_DIM]
+    splits,
+    max_blocks,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+    ROWS: tl.constexpr,  # HEADS // KV_HEADS, padded for a product
+    DIMS: tl.constexpr,  # HEAD_DIM, likewise
+):
+    kv_head, seq, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths_ptr + seq)
+    row = seq
+    if starts_ptr is not None:
+        row = tl.load(starts_ptr + seq)
+        length = tl.where(tl.load(starts_ptr + seq + 1) - row == 1, length, 0)
+    first, share = _first_and_share(length, splits, WINDOW, TILE)
+    begin = first + part * share
+    if begin >= length:
+        return
+    end = tl.minimum(begin + share, length)
+
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    WIDTH: tl.constexpr = KV_HEADS * HEAD_DIM
+    r, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    inside = dims < HEAD_DIM
+    table_ptr = tables_ptr + seq.to(tl.int64) * max_blocks
+    keys_ptr = cache_ptr + kv_head * HEAD_DIM
+    stop = tl.minimum(end, length - 1)  # the new token's are not in the cache yet
+    # The first tile is on its way while the query is turned: with short sequences it is the only one.
+    block = block_numbers(table_ptr, begin, stop, BLOCK_SIZE, TILE)
+    key, value, seen = _tile(keys_ptr, block, begin, stop, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, DIMS)
+    block = block_numbers(table_ptr, begin + TILE, stop, BLOCK_SIZE, TILE)
+
+    heads_ptr = qkv_ptr + row.to(tl.int64) * (HEADS * HEAD_DIM + 2 * WIDTH)
+    cos_ptr += row.to(tl.int64) * HEAD_DIM
+    sin_ptr += row.to(tl.int64) * HEAD_DIM
+    query = rotated(heads_ptr, kv_head * GROUP + r, r < GROUP, dims, query_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
+    query = (query * (LOG2E / HEAD_DIM**0.5)).to(tl.bfloat16)
+
+    top = tl.full((ROWS,), -1e30, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    out = tl.zeros((ROWS, DIMS), tl.float32)
+    top, total, out = attend(query, key, value, seen, top, total, out)
+    for start in tl.range(begin + TILE, stop, TILE, num_stages=STAGES):
+        key, value, seen = _tile(keys_ptr, block, start, stop, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, DIMS)
+        block = block_numbers(table_ptr, start + TILE, stop, BLOCK_SIZE, TILE)
+        top, total, out = attend(query, key, value, seen, top, total, out)
+
+    if end == length:
+        one = tl.arange(0, 1)
+        new = rotated(heads_ptr, HEADS + kv_head + one, one < 1, dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
+        new_key = tl.sum(new, 0).to(tl.bfloat16)
+        new_value = tl.load(heads_ptr + (HEADS + KV_HEADS + kv_head) * HEAD_DIM + dims, mask=inside, other=0.0)
+        at = cache_ptr + tl.load(slots_ptr + row) * (2 * WIDTH) + kv_head * HEAD_DIM + dims
+        tl.store(at, new_key, mask=inside)
+        tl.store(at + WIDTH, new_value, mask=inside)
+        score = tl.sum(query.to(tl.float32) * new_key.to(tl.float32)[None, :], 1)
+        higher = tl.maximum(top, score)
+        weight = tl.exp2(score - higher)
+        fade = tl.exp2(top - higher)
+        total = total * fade + weight
+        out = out * fade[:, None] + weight[:, None] * new_value.to(tl.float32)[None, :]
+        top = higher
+
+    shares = (seq * HEADS + kv_head * GROUP + r) * splits + part
+    tl.store(maxima_ptr + shares, top, mask=r < GROUP)
+    tl.store(sums_ptr + shares, total, mask=r < GROUP)
+    at = values_ptr + shares[:, None].to(tl.int64) * HEAD_DIM + dims[None, :]
+    tl.store(at, out, mask=(r < GROUP)[:, None] & inside[None, :])
+
+
+@triton.jit
+def _tile(
+    keys_ptr,
+    block,
+    start,
+    stop,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """Keys and values [TILE, DIMS] of the positions from ``start``, and which of these come before ``stop`` [1, TILE];
+    no others are read."""
+    t, dims = start + tl.arange(0, TILE), tl.arange(0, DIMS)
+    there = t < stop
+    at = keys_ptr + (block.to(tl.int64) * BLOCK_SIZE + t % BLOCK_SIZE) * (2 * KV_HEADS * HEAD_DIM)
+    at = at[:, None] + dims[None, :]
+    mask = there[:, None] & (dims < HEAD_DIM)[None, :]
+    key = tl.load(at, mask=mask, other=0.0)
+    return key, tl.load(at + KV_HEADS * HEAD_DIM, mask=mask, other=0.0), there[None, :]
+
+
+@triton.jit(
+    do_not_specialize=["splits"],
+    do_not_specialize_on_alignment=["lengths_ptr", "starts_ptr"],
+)
+def combine_kernel(
+    maxima_ptr,  # as of split_kernel, to starts
+    sums_ptr,
+    values_ptr,
+    sinks_ptr,  # float32 [HEADS] or None
+    lengths_ptr,
+    starts_ptr,
+    out_ptr,  # bf16 [tokens, HEADS * HEAD_DIM], or None and instead:
+    codes_ptr,  # int8 [tokens, HEADS * HEAD_DIM]
+    scales_ptr,  # float32 [tokens, HEADS * HEAD_DIM / 32], as sums
+    scaled_sums_ptr,
+    splits,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,  # the most there are
+    CHUNK: tl.constexpr,  # splits that are read at a time
+    RUN: tl.constexpr,  # columns of one head that lie in one group
+    RUNS: tl.constexpr,  # of these a program
+):
+    """A padding row becomes zeros."""
+    seq = tl.program_id(0)
+    length = tl.load(lengths_ptr + seq)
+    row = seq
+    if starts_ptr is not None:
+        row = tl.load(starts_ptr + seq)
+        if tl.load(starts_ptr + seq + 1) - row != 1:
+            return
+    first, share = _first_and_share(length, splits, WINDOW, TILE)
+    live = tl.cdiv(length - first, tl.maximum(share, 1))
+
+    COLUMNS: tl.constexpr = HEADS * HEAD_DIM
+    run = tl.program_id(1) * RUNS + tl.arange(0, RUNS)
+    present = run < COLUMNS // RUN
+    head = run * RUN // HEAD_DIM
+    dims = (run * RUN % HEAD_DIM)[:, None] + tl.arange(0, RUN)[None, :]
+    shares = (seq * HEADS + head) * splits
+    every = tl.arange(0, SPLITS)[None, :]
+    there = present[:, None] & (every < live)
+    tops = tl.load(maxima_ptr + shares[:, None] + every, mask=there, other=-1e30)
+    totals = tl.load(sums_ptr + shares[:, None] + every, mask=there, other=0.0)
+    top = tl.max(tops, 1)
+    if sinks_ptr is not None:
+        sink = tl.load(sinks_ptr + head, mask=present, other=0.0) * LOG2E
+        top = tl.maximum(top, sink)
+    total = tl.sum(totals * tl.exp2(tops - top[:, None]), 1)
+    if sinks_ptr is not None:
+        total += tl.exp2(sink - top)
+
+    out = tl.zeros((RUNS, RUN), tl.float32)
+    for start in range(0, live, CHUNK):
+        part = start + tl.arange(0, CHUNK)
+        mask = present[:, None] & (part < live)[None, :]
+        share_at = shares[:, None] + part[None, :]
+        weights = tl.exp2(tl.load(maxima_ptr + share_at, mask=mask, other=-float("inf")) - top[:, None])
+        value_at = values_ptr + share_at[:, :, None].to(tl.int64) * HEAD_DIM + dims[:, None, :]
+        out += tl.sum(weights[:, :, None] * tl.load(value_at, mask=mask[:, :, None], other=0.0), 1)
+    out = tl.where(live > 0, out / total[:, None], 0.0)
+
+    if out_ptr is not None:
+        at = out_ptr + row.to(tl.int64) * COLUMNS + run[:, None] * RUN + tl.arange(0, RUN)[None, :]
+        tl.store(at, out.to(tl.bfloat16), mask=present[:, None])
+    else:
+        GROUPS: tl.constexpr = RUNS * RUN // 32
+        group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+        number = row * (COLUMNS // 32) + group
+        out = tl.reshape(out, (GROUPS, 32))
+        store_groups(out, codes_ptr, scales_ptr, scaled_sums_ptr, number, group < COLUMNS // 32)

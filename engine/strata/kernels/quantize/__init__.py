@@ -1,0 +1,1 @@
+"""Rounding of activations to 8 bits; the reference is ``kernels.rows.quantize_rows``."""
