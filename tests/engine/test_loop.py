@@ -14,6 +14,7 @@ from strata.engine.loop import EngineLoop
 from strata.engine.messages import LoadProgress
 from strata.errors import RequestError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
+from strata.runner.runner import Runner
 from strata.store.locate import resolve
 from tests.engine import float32
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
@@ -55,9 +56,16 @@ def run(loop: EngineLoop) -> Outputs:
     return outputs
 
 
+@pytest.fixture(params=[False, True], ids=["in turn", "ahead"])
+def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps begin after the one before was taken in, as on a CPU; or while it runs, as on a card."""
+    monkeypatch.setattr(Runner, "runs_ahead", request.param)
+
+
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "eos_token_id": None}
 
 
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -89,6 +97,7 @@ def test_requests_together_get_what_each_gets_alone(tmp_path: Path, changes: dic
     assert all(len(tokens) == 24 or reason is FinishReason.STOP for tokens, reason in alone.values())
 
 
+@pytest.mark.usefixtures("ahead")
 def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
     requests = [request(number, max_tokens=12, temperature=1.0, seed=number) for number in range(4)]
     alone: Outputs = {}
@@ -101,6 +110,7 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
     assert run(loop) == alone
 
 
+@pytest.mark.usefixtures("ahead")
 def test_shared_beginnings_change_no_output(store: Path) -> None:
     """Prompts with the same 40 tokens before what is their own, three of them twice, in a pool too small for them."""
     beginning = tuple(11 * position % 90 + 2 for position in range(40))
@@ -136,6 +146,7 @@ def test_a_request_whose_time_is_over_ends_with_the_step(store: Path) -> None:
     assert len(run(loop)["r1"][0]) > 1, "its id can be used again"
 
 
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -172,6 +183,7 @@ def test_penalties_outlast_a_preemption(store: Path, settings: dict[str, Any]) -
     assert tight.stats().num_preemptions > 0
 
 
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -193,6 +205,7 @@ def test_no_request_can_end_the_engine(store: Path, settings: dict[str, Any]) ->
     assert loop.stats().num_free_blocks == loop.stats().num_total_blocks
 
 
+@pytest.mark.usefixtures("ahead")
 def test_an_output_that_is_not_finite_is_explained(store: Path) -> None:
     loop = float32.load(config(store))
     loop.add(request(1, repetition_penalty=1e-38))
@@ -202,6 +215,7 @@ def test_an_output_that_is_not_finite_is_explained(store: Path) -> None:
     assert not loop.has_work
 
 
+@pytest.mark.usefixtures("ahead")
 def test_abort_frees_blocks_and_forgets_the_request(store: Path) -> None:
     loop = float32.load(config(store))
     loop.add(request(1))
@@ -214,6 +228,44 @@ def test_abort_frees_blocks_and_forgets_the_request(store: Path) -> None:
     assert loop.step().outputs == ()
     loop.add(request(1))
     assert len(run(loop)["r1"][0]) > 0
+
+
+def test_a_step_that_began_before_an_abort_is_of_no_consequence(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a request with the same id."""
+    monkeypatch.setattr(Runner, "runs_ahead", True)
+    loop = float32.load(config(store))
+    loop.add(request(2, ignore_eos=True))
+    alone = run(loop)["r2"]
+    loop.add(request(1, ignore_eos=True, logprobs=2, repetition_penalty=1.3))
+    loop.add(replace(request(2, ignore_eos=True), request_id="other"))
+    loop.step()
+    loop.step()
+    loop.abort("r1")
+    loop.add(replace(request(2, ignore_eos=True), request_id="r1"))
+    outputs = run(loop)
+    assert outputs["r1"] == alone
+    assert outputs["other"][0] == alone[0][2:]
+
+
+def test_a_step_is_taken_in_while_the_next_one_runs(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "runs_ahead", True)
+    loop = float32.load(config(store))
+    events: list[str] = []
+    run_step, finish = loop._runner.run, loop._sampler.finish
+
+    def watched_run(*given: Any) -> Any:
+        events.append("run")
+        return run_step(*given)
+
+    def watched_finish(drawing: Any) -> Any:
+        events.append("finish")
+        return finish(drawing)
+
+    monkeypatch.setattr(loop._runner, "run", watched_run)
+    monkeypatch.setattr(loop._sampler, "finish", watched_finish)
+    loop.add(request(1, max_tokens=4, ignore_eos=True))
+    run(loop)
+    assert events == ["run", "run", "finish", "run", "finish", "run", "finish", "finish"], "one step of each token"
 
 
 def test_a_token_outside_of_the_vocabulary_is_refused(store: Path) -> None:

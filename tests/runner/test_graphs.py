@@ -6,6 +6,7 @@ On the CPU a step is run again where a card replays it; the inputs, and what is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ class World:
             KVPool(2, NUM_BLOCKS + 1, BLOCK, config.num_kv_heads, config.head_dim, torch.float32, torch.device("cpu"))
             for _ in range(2)
         ]
-        inputs = DecodeInputs(max(sizes), MAX_LEN, BLOCK, NUM_BLOCKS, torch.device("cpu"))
+        inputs = DecodeInputs(max(sizes), 6, MAX_LEN, BLOCK, NUM_BLOCKS, torch.device("cpu"))
         self.captured = 0
         self.graphs = DecodeGraphs(self.model, self.pools[0], inputs, sizes, self.capture)
 
@@ -52,8 +53,8 @@ class World:
 
         return replay, result
 
-    def eager(self, batch: Batch, pool: int = 1) -> torch.Tensor:
-        inputs = build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32, reads_pages=True)
+    def eager(self, batch: Batch, pool: int = 1, feed: torch.Tensor | None = None) -> torch.Tensor:
+        inputs = build_inputs(batch, BLOCK, torch.device("cpu"), torch.float32, reads_pages=True, feed=feed)
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pools[pool].layers)
         return self.model.logits(hidden)
 
@@ -117,6 +118,26 @@ def test_sequences_come_and_go_between_steps(world: World) -> None:
             parts.append(part(str(number), text, length - 1, table))
         batch = Batch(tuple(parts))
         assert tiny.relative(world.graphs.run(batch).logits, world.eager(batch)) < TOLERANCE
+
+
+def test_tokens_that_only_the_device_knows(world: World) -> None:
+    """Two of them from the step before, in another order; one from the host."""
+    texts = [tokens_of(number, 5 + number) for number in range(3)]
+    tables = [tuple(range(10 * number, 10 * number + 9)) for number in range(3)]
+    parts = [
+        part(str(i), text, len(text) - 1, table) for i, (text, table) in enumerate(zip(texts, tables, strict=True))
+    ]
+    for text, table in zip(texts, tables, strict=True):
+        world.prefill(Batch((part("before", text[:-1], 0, table),)))
+    expected = world.eager(Batch(tuple(parts)))
+    feed = torch.tensor([texts[2][-1], -1, 0, 9, 9, texts[0][-1]])
+    fed = [
+        replace(parts[0], token_ids=(0,), source=5),
+        parts[1],
+        replace(parts[2], token_ids=(0,), source=0),
+    ]
+    assert tiny.relative(world.graphs.run(Batch(tuple(fed)), feed).logits, expected) < TOLERANCE
+    assert tiny.relative(world.eager(Batch(tuple(fed)), feed=feed), expected) < TOLERANCE
 
 
 def test_what_graphs_do_not_take(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strata.config import SchedulerConfig
 from strata.errors import OverloadedError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
@@ -23,8 +25,13 @@ class Simulation:
         block_size: int = 4,
         max_model_len: int = 40,
         prefix_cache: bool = True,
+        ahead: bool = False,
     ) -> None:
+        """``ahead``: a step is planned while the one before it runs, wherever the scheduler can."""
         self.config = config
+        self.ahead = ahead
+        self.num_ahead = 0  # steps that were
+        self._running: tuple[Batch, dict[str, int]] | None = None  # the step that was planned ahead, and what it draws
         self.now = 1000.0
         self.plan = Scheduler(
             config,
@@ -70,12 +77,16 @@ class Simulation:
 
     def step(self) -> Batch:
         """One step; there must be work."""
-        running = {sequence.request_id for sequence in self.plan._running}
-        batch = self.plan.schedule()
-        assert batch is not None, "requests wait, but nothing runs"
-        self._check_order(batch, running)
-        self._check_parts(batch)
-        drawn = self.runner.run(batch)
+        if self._running is not None and self.plan.runs(self._running[0]):
+            batch, drawn = self._running
+        else:
+            batch, drawn = self._begin()
+        self._running = None
+        following = self.plan.schedule_ahead(batch) if self.ahead else None
+        if following is not None:
+            self._check_ahead(following, batch)
+            self.num_ahead += 1
+            self._running = following, self._run(following, drawn, batch)
         self.now += STEP_SECONDS + TOKEN_SECONDS * batch.num_tokens
         for part in batch.sequences:
             self._computed[part.request_id] = part.end
@@ -87,6 +98,37 @@ class Simulation:
         assert late <= self.ended.keys(), "a request outlives its time by more than a step"
         self.plan.check_integrity()
         return batch
+
+    def _begin(self) -> tuple[Batch, dict[str, int]]:
+        running = {sequence.request_id for sequence in self.plan._running}
+        batch = self.plan.schedule()
+        assert batch is not None, "requests wait, but nothing runs"
+        self._check_order(batch, running)
+        self._check_parts(batch)
+        return batch, self.runner.run(batch)
+
+    def _run(self, batch: Batch, drawn: dict[str, int], before: Batch) -> dict[str, int]:
+        """Run a step whose tokens are those that the step before drew."""
+        sampling = [part.request_id for part in before.sequences if part.samples]
+        known = []
+        for part in batch.sequences:
+            assert part.source is not None
+            assert sampling[part.source] == part.request_id
+            known.append(replace(part, token_ids=(drawn[part.request_id],)))
+        return self.runner.run(Batch(tuple(known)))
+
+    def _check_ahead(self, batch: Batch, before: Batch) -> None:
+        """One token more of sequences of the step before, each written to a block of its own alone."""
+        ends = {part.request_id: part.end for part in before.sequences if part.samples}
+        assert len(batch.sequences) == len({part.request_id for part in batch.sequences})
+        users = [block for part in batch.sequences for block in part.block_ids]
+        for part in batch.sequences:
+            request = self.requests[part.request_id]
+            num_drawn = len(self.generated[part.request_id])
+            assert num_drawn + 1 < request.sampling.max_tokens, "the step before draws its last token"
+            assert (part.token_ids, part.start, part.samples) == ((0,), ends[part.request_id], True)
+            assert len(part.block_ids) == -(-part.end // self.runner.block_size)
+            assert users.count(part.block_ids[part.start // self.runner.block_size]) == 1
 
     def run(self, max_steps: int = 10_000) -> None:
         """Step until all have ended."""

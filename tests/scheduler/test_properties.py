@@ -64,12 +64,19 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 
 @settings(max_examples=250, deadline=None)
-@given(coming=arrivals(), config=configs(), num_blocks=st.integers(1, 14), prefix_cache=st.booleans())
+@given(
+    coming=arrivals(), config=configs(), num_blocks=st.integers(1, 14), prefix_cache=st.booleans(), ahead=st.booleans()
+)
 def test_every_request_ends_as_if_alone(
-    coming: list[Arrival], config: SchedulerConfig, num_blocks: int, prefix_cache: bool
+    coming: list[Arrival], config: SchedulerConfig, num_blocks: int, prefix_cache: bool, ahead: bool
 ) -> None:
     world = Simulation(
-        config, num_blocks=num_blocks, block_size=4, max_model_len=MAX_MODEL_LEN, prefix_cache=prefix_cache
+        config,
+        num_blocks=num_blocks,
+        block_size=4,
+        max_model_len=MAX_MODEL_LEN,
+        prefix_cache=prefix_cache,
+        ahead=ahead,
     )
     aborts: dict[int, list[str]] = {}
     last = max(arrival.at_step for arrival in coming)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, Rejected, StepOutputs
 from strata.errors import RequestError, StrataError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.runner.runner import Runner
+from strata.runner.step import StepResult
 from strata.sampling.grammar import GrammarCompiler
-from strata.sampling.sampler import Drawn, Sampler
+from strata.sampling.sampler import Drawn, RequestState, Sampler
 from strata.scheduler.admission import check_vocabulary
+from strata.scheduler.batch import Batch
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
 from strata.store.reader import Store
@@ -24,6 +28,16 @@ if TYPE_CHECKING:
 
 # With nothing else to do, a step waits this long for a grammar: commands are looked at between steps.
 _COMPILE_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that the device was given, and for whom it draws."""
+
+    batch: Batch
+    result: StepResult
+    request_ids: list[str]
+    requests: tuple[RequestState, ...]
 
 
 class EngineLoop:
@@ -53,6 +67,7 @@ class EngineLoop:
         )
         # Requests whose grammar is being compiled, and when they came; the scheduler does not know them yet.
         self._compiling: dict[str, tuple[GenerationRequest, float, Future[LLMatcher]]] = {}
+        self._ahead: _Step | None = None  # runs already; the one before it has been taken in
         self._scheduler = Scheduler(
             config.scheduler,
             num_blocks=runner.num_blocks,
@@ -91,26 +106,28 @@ class EngineLoop:
         """Run one step and return what it produced: nothing while prompts are prefilled, or when there is no work."""
         rejected = self._admit_compiled() if self._compiling else ()
         late = self._end_late() if self._compiling else ()
-        batch = self._scheduler.schedule()
-        if batch is None:
-            if self._compiling:
-                wait([future for _, _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
-            return StepOutputs(late, self.stats(), rejected)
-        result = self._runner.run(batch)
-        request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
-        drawn = self._sampler.sample(result.logits, request_ids, result.best) if request_ids else Drawn()
-        outputs = self._scheduler.update(batch, dict(zip(request_ids, drawn.token_ids, strict=True)))
+        step, self._ahead = self._ahead, None
+        if step is None or not self._scheduler.runs(step.batch):
+            batch = self._scheduler.schedule()
+            if batch is None:
+                if self._compiling:
+                    wait([future for _, _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
+                return StepOutputs(late, self.stats(), rejected)
+            step = self._launch(batch)
+        drawn = self._draw(step)
+        outputs = self._scheduler.update(step.batch, dict(zip(step.request_ids, drawn.token_ids, strict=True)))
         for output in outputs:
             if output.finish_reason is not None:
                 self._sampler.remove(output.request_id)
         if drawn.logprobs:
             outputs = tuple(_with_logprobs(output, drawn) for output in outputs)
         if drawn.errors:
-            outputs = tuple(output for output in outputs if output.request_id not in drawn.errors)
             rejected += tuple(
-                Rejected(request_id, RequestError(reason, code="invalid_grammar"))
-                for request_id, reason in drawn.errors.items()
+                Rejected(output.request_id, RequestError(drawn.errors[output.request_id], code="invalid_grammar"))
+                for output in outputs
+                if output.request_id in drawn.errors
             )
+            outputs = tuple(output for output in outputs if output.request_id not in drawn.errors)
         return StepOutputs(late + outputs, self.stats(), rejected)
 
     def stats(self) -> SchedulerStats:
@@ -122,6 +139,21 @@ class EngineLoop:
         self._scheduler.check_integrity()
 
     # --- inside
+
+    def _launch(self, batch: Batch, feed: Tensor | None = None) -> _Step:
+        request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
+        return _Step(batch, self._runner.run(batch, feed), request_ids, self._sampler.states(request_ids))
+
+    def _draw(self, step: _Step) -> Drawn:
+        """The step's tokens. Before it waits for them it gives the device the next step, if that can be."""
+        if not step.request_ids:
+            return Drawn()
+        drawing = self._sampler.begin(step.result.logits, step.requests, step.result.best)
+        if self._runner.runs_ahead:
+            following = self._scheduler.schedule_ahead(step.batch)
+            if following is not None:
+                self._ahead = self._launch(following, drawing.token_ids)
+        return self._sampler.finish(drawing)
 
     def _admit(self, request: GenerationRequest, arrived: float, matcher: LLMatcher | None = None) -> None:
         self._scheduler.add(request, arrived)

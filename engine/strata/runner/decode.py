@@ -18,28 +18,45 @@ class DecodeInputs:
     """
 
     def __init__(
-        self, max_rows: int, max_model_len: int, block_size: int, spare_block: int, device: torch.device
+        self,
+        max_rows: int,
+        max_fed: int,
+        max_model_len: int,
+        block_size: int,
+        spare_block: int,
+        device: torch.device,
     ) -> None:
+        """``max_fed``: tokens that any step draws, at most."""
         self._block_size = block_size
         self._spare_slot = spare_block * block_size
         self._device = device
         width = -(-max_model_len // block_size)
-        # token ids, positions and slots; lengths; tables. In this order all are aligned, and one copy takes the front.
-        self._sizes = (3 * 8 * max_rows, 4 * max_rows, 4 * max_rows * width)
-        self._tables_at = self._sizes[0] + self._sizes[1]
         self._row_bytes = 4 * width
-        self._static = torch.zeros(sum(self._sizes), dtype=torch.uint8, device=device)
-        wide, lengths, tables = self._static.split(self._sizes)
-        self._token_ids, self._positions, self._slots = wide.view(torch.int64).view(3, max_rows).unbind(0)
+        # What comes from the host: token ids, positions, slots and sources; lengths; tables. In this order all are
+        # aligned, and one copy takes the front.
+        self._sizes = (4 * 8 * max_rows, 4 * max_rows, self._row_bytes * max_rows)
+        self._tables_at = self._sizes[0] + self._sizes[1]
+        fed_bytes = 8 * max_fed
+        static = torch.zeros(fed_bytes + sum(self._sizes), dtype=torch.uint8, device=device)
+        self._from_host = static[fed_bytes:]
+        # Fed tokens and the host's in one row, so that one gather takes either.
+        self._tokens = static[: fed_bytes + 8 * max_rows].view(torch.int64)
+        self._fed = self._tokens[:max_fed]
+        wide, lengths, tables = self._from_host.split(self._sizes)
+        _, self._positions, self._slots, self._sources = wide.view(torch.int64).view(4, max_rows).unbind(0)
         self._lengths = lengths.view(torch.int32)
         self._tables = tables.view(torch.int32).view(max_rows, width)
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
         self._host_tables = np.zeros((max_rows, width), dtype=np.int32)
         self._written: list[tuple[int, ...]] = [()] * max_rows  # the blocks of each row of the table
 
-    def rows(self, num_rows: int) -> tuple[Tensor, PagedBatch]:
-        """Token ids [num_rows] and what they attend to: views, which the next ``write`` changes."""
-        return self._token_ids[:num_rows], PagedBatch(
+    def token_ids(self, num_rows: int) -> Tensor:
+        """int64 [num_rows], gathered anew at each call."""
+        return self._tokens.index_select(0, self._sources[:num_rows])
+
+    def seen(self, num_rows: int) -> PagedBatch:
+        """What the rows attend to: views, which the next ``write`` changes."""
+        return PagedBatch(
             self._positions[:num_rows],
             self._slots[:num_rows],
             self._tables[:num_rows],
@@ -48,8 +65,9 @@ class DecodeInputs:
             max_query=1,
         )
 
-    def write(self, batch: Batch, num_rows: int) -> None:
-        """Fill the first ``num_rows`` rows with the batch's sequences; the rest of them sees nothing."""
+    def write(self, batch: Batch, num_rows: int, feed: Tensor | None = None) -> None:
+        """Fill the first ``num_rows`` rows with the batch's sequences; the rest of them sees nothing. ``feed``: int64,
+        the tokens that the step before drew, -1 for none."""
         sequences, block_size = batch.sequences, self._block_size
         num_seqs = len(sequences)
         with_tables = self._write_tables(batch)
@@ -57,20 +75,27 @@ class DecodeInputs:
         # Pinned memory of its own for each step: an earlier copy may still be on its way.
         packed = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         host = packed.numpy()
-        wide = host[: self._sizes[0]].view(np.int64).reshape(3, -1)[:, :num_rows]
-        wide[:, num_seqs:] = ((0,), (0,), (self._spare_slot,))
-        wide[0, :num_seqs] = [sequence.token_ids[0] for sequence in sequences]
-        wide[1, :num_seqs] = [sequence.start for sequence in sequences]
-        wide[2, :num_seqs] = [
+        wide = host[: self._sizes[0]].view(np.int64).reshape(4, -1)
+        max_fed = self._fed.shape[0]
+        token_ids, positions, slots, sources = wide[:, :num_rows]
+        wide[:, num_seqs:num_rows] = ((0,), (0,), (self._spare_slot,), (max_fed,))
+        token_ids[:num_seqs] = [sequence.token_ids[0] for sequence in sequences]
+        positions[:num_seqs] = [sequence.start for sequence in sequences]
+        slots[:num_seqs] = [
             sequence.block_ids[sequence.start // block_size] * block_size + sequence.start % block_size
             for sequence in sequences
         ]
-        lengths = host[self._sizes[0] : self._tables_at].view(np.int32)[:num_rows]
-        lengths[num_seqs:] = 0
-        lengths[:num_seqs] = wide[1, :num_seqs] + 1
+        sources[:num_seqs] = [
+            max_fed + row if sequence.source is None else sequence.source for row, sequence in enumerate(sequences)
+        ]
+        lengths = host[self._sizes[0] : self._tables_at].view(np.int32)
+        lengths[num_seqs:num_rows] = 0
+        lengths[:num_seqs] = positions[:num_seqs] + 1
         if with_tables:
             host[self._tables_at :].view(np.int32)[:] = self._host_tables[:num_seqs].reshape(-1)
-        self._static[:size].copy_(packed, non_blocking=True)
+        if feed is not None:
+            torch.clamp(feed, min=0, out=self._fed[: len(feed)])
+        self._from_host[:size].copy_(packed, non_blocking=True)
 
     def _write_tables(self, batch: Batch) -> bool:
         """Bring the host's tables up to date; False if nothing changed."""

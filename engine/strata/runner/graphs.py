@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from strata.memory.kv import KVPool
 from strata.models.decoder import Decoder
@@ -49,21 +50,20 @@ class DecodeGraphs:
 
     def takes(self, batch: Batch) -> bool:
         """Whether a step is one of those that were captured."""
-        num_seqs = len(batch.sequences)
-        return batch.num_decoding == num_seqs <= max(self._graphs, default=0)
+        return batch.num_decoding == len(batch.sequences) <= max(self._graphs, default=0)
 
-    def run(self, batch: Batch) -> StepResult:
-        """A step that ``takes`` said yes to. The result is overwritten by the next one."""
+    def run(self, batch: Batch, feed: Tensor | None = None) -> StepResult:
+        """A step that ``takes`` said yes to; ``feed``: see ``DecodeInputs``. The next step overwrites the result."""
         num_seqs = len(batch.sequences)
         size = min(size for size in self._graphs if size >= num_seqs)
-        self._inputs.write(batch, size)
+        self._inputs.write(batch, size, feed)
         graph = self._graphs[size]
         graph.replay()
         return graph.result.first(num_seqs)
 
     def _step(self, size: int) -> StepResult:
-        token_ids, seen = self._inputs.rows(size)
-        return result_of(self._model.logits(self._model.forward(token_ids, seen, self._pool.layers)))
+        inputs, model = self._inputs, self._model
+        return result_of(model.logits(model.forward(inputs.token_ids(size), inputs.seen(size), self._pool.layers)))
 
 
 def on_card(device: torch.device) -> Capture:

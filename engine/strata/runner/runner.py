@@ -117,23 +117,29 @@ class Runner:
     def max_model_len(self) -> int:
         return self.plan.max_model_len
 
-    def run(self, batch: Batch) -> StepResult:
-        """One step. On a card it may still run when this returns."""
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether ``run`` returns before the step is done, so that the next one may be prepared meanwhile."""
+        return self.device.type == "cuda"
+
+    def run(self, batch: Batch, feed: Tensor | None = None) -> StepResult:
+        """One step; the device may still run it when this returns. ``feed``: int64, the tokens that the step before
+        drew, for sequences with a ``source``."""
         if self._tuners is None:
-            return self._run(batch)
+            return self._run(batch, feed)
         tuner = self._tuners.of(batch.num_tokens)
         if tuner.threads != torch.get_num_threads():
             torch.set_num_threads(tuner.threads)
         began = time.perf_counter()
-        result = self._run(batch)
+        result = self._run(batch, feed)
         tuner.record((time.perf_counter() - began) / batch.num_tokens)
         return result
 
     @torch.inference_mode()
-    def _run(self, batch: Batch) -> StepResult:
+    def _run(self, batch: Batch, feed: Tensor | None) -> StepResult:
         if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.run(batch)
-        hidden, sampled, num_sampled = self._forward(batch)
+            return self._graphs.run(batch, feed)
+        hidden, sampled, num_sampled = self._forward(batch, feed)
         if num_sampled == 0:
             return StepResult(
                 torch.empty(0, self.vocab_size, device=self.device),
@@ -146,7 +152,7 @@ class Runner:
         """One step, with the logits of every token: float32 [tokens, vocab]."""
         return self.model.logits(self._forward(batch)[0])
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor | None, int]:
+    def _forward(self, batch: Batch, feed: Tensor | None = None) -> tuple[Tensor, Tensor | None, int]:
         inputs = build_inputs(
             batch,
             self.block_size,
@@ -154,6 +160,7 @@ class Runner:
             self.pool.tensor.dtype,
             self.model.windows,
             reads_pages=self.model.reads_pages,
+            feed=feed,
         )
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
         return hidden, inputs.sampled, inputs.num_sampled
@@ -216,7 +223,9 @@ def _capture(
     model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
 ) -> DecodeGraphs:
     sizes = capture_sizes(max_num_seqs)
-    inputs = DecodeInputs(max(sizes), plan.max_model_len, plan.block_size, plan.num_blocks, device.torch_device)
+    inputs = DecodeInputs(
+        max(sizes), max_num_seqs, plan.max_model_len, plan.block_size, plan.num_blocks, device.torch_device
+    )
     graphs = DecodeGraphs(model, pool, inputs, sizes, on_card(device.torch_device))
     with out_of_memory(device):
         graphs.capture(progress)

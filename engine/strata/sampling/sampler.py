@@ -16,6 +16,7 @@ from strata.request import SamplingParams, TokenLogprobs
 from strata.sampling.adjust import Adjustment, adjust, needs_adjusting
 from strata.sampling.filters import draw, drop_unlikely, likeliest, rows_of, scale
 from strata.sampling.grammar import Masks
+from strata.sampling.receive import Received
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -38,13 +39,34 @@ class Drawn:
 
 
 @dataclass(slots=True)
-class _Request:
+class RequestState:
+    """What the sampler keeps of a request."""
+
     request_id: str
     params: SamplingParams
     seed: int
     num_tokens: int  # of the prompt and drawn so far: the position of the next token
     adjustment: Adjustment | None
     matcher: LLMatcher | None
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether its next token is the likeliest, and nothing else is asked for."""
+        return (
+            self.params.temperature < MIN_TEMPERATURE
+            and self.params.logprobs is None
+            and self.adjustment is None
+            and self.matcher is None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A draw on which the device may still work. token_ids: int64 [rows] there, -1 for a row without a token; whoever
+    computes the next step may read them. drawn: the same for the host, once it is there."""
+
+    token_ids: Tensor
+    drawn: Drawn | Received
 
 
 class Sampler:
@@ -57,7 +79,7 @@ class Sampler:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, RequestState] = {}
         self._masks = Masks(vocab_size)
 
     def add(
@@ -74,21 +96,46 @@ class Sampler:
         assert request_id not in self._requests, f"request {request_id} is sampled already"
         seed = secrets.randbits(63) if params.seed is None else params.seed
         adjustment = Adjustment(params, prompt_token_ids) if needs_adjusting(params) else None
-        self._requests[request_id] = _Request(request_id, params, seed, len(prompt_token_ids), adjustment, matcher)
+        self._requests[request_id] = RequestState(request_id, params, seed, len(prompt_token_ids), adjustment, matcher)
 
     def remove(self, request_id: str) -> None:
         """Forget a request; unknown ids are ignored."""
         self._requests.pop(request_id, None)
 
-    @torch.inference_mode()
+    def states(self, request_ids: Sequence[str]) -> tuple[RequestState, ...]:
+        """What ``begin`` takes: requests that may be removed meanwhile."""
+        return tuple(self._requests[request_id] for request_id in request_ids)
+
     def sample(self, logits: Tensor, request_ids: Sequence[str], best: Tensor | None = None) -> Drawn:
+        """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's: ``begin`` and
+        ``finish`` in one."""
+        return self.finish(self.begin(logits, self.states(request_ids), best))
+
+    @torch.inference_mode()
+    def begin(self, logits: Tensor, requests: Sequence[RequestState], best: Tensor | None = None) -> Drawing:
         """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's.
 
-        ``best``: what ``kernels.argmax`` makes of the logits, if that is there already. Neither is kept. None for a row
-        that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
+        ``best``: what ``kernels.argmax`` makes of the logits, if that is there already. Where that is all that is asked
+        for, the host does not wait for the device. Neither is kept.
+
+        No token for a row that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
         """
-        requests = [self._requests[request_id] for request_id in request_ids]
         assert logits.shape == (len(requests), self.vocab_size), f"{list(logits.shape)} for {len(requests)} requests"
+        if best is not None and all(request.takes_best for request in requests):
+            for request in requests:
+                request.num_tokens += 1
+            return Drawing(best, Received(best))
+        drawn = self._sample(logits, requests, best)
+        token_ids = [-1 if token_id is None else token_id for token_id in drawn.token_ids]
+        return Drawing(torch.tensor(token_ids, dtype=torch.int64).to(self.device, non_blocking=True), drawn)
+
+    def finish(self, drawing: Drawing) -> Drawn:
+        """What was drawn; waits for the device."""
+        if isinstance(drawing.drawn, Drawn):
+            return drawing.drawn
+        return Drawn([None if token_id < 0 else token_id for token_id in drawing.drawn.tolist()])
+
+    def _sample(self, logits: Tensor, requests: Sequence[RequestState], best: Tensor | None) -> Drawn:
         adjusted = self._adjust(logits, requests)
         allowed, failed = self._constrain(adjusted, requests)
         if best is None or allowed is not logits:
@@ -103,7 +150,7 @@ class Sampler:
 
     # --- before the draw
 
-    def _adjust(self, logits: Tensor, requests: Sequence[_Request]) -> Tensor:
+    def _adjust(self, logits: Tensor, requests: Sequence[RequestState]) -> Tensor:
         adjustments = {i: request.adjustment for i, request in enumerate(requests) if request.adjustment is not None}
         if not adjustments:
             return logits
@@ -111,7 +158,7 @@ class Sampler:
         adjust(logits, adjustments)
         return logits
 
-    def _constrain(self, logits: Tensor, requests: Sequence[_Request]) -> tuple[Tensor, dict[int, str]]:
+    def _constrain(self, logits: Tensor, requests: Sequence[RequestState]) -> tuple[Tensor, dict[int, str]]:
         matchers = {i: request.matcher for i, request in enumerate(requests) if request.matcher is not None}
         if not matchers:
             return logits, {}
@@ -120,7 +167,7 @@ class Sampler:
 
     # --- the draw
 
-    def _draw(self, logits: Tensor, requests: Sequence[_Request], token_ids: list[int | None]) -> None:
+    def _draw(self, logits: Tensor, requests: Sequence[RequestState], token_ids: list[int | None]) -> None:
         """Put drawn tokens in the place of the likeliest, where a request is not greedy."""
         random = [
             i
@@ -144,7 +191,7 @@ class Sampler:
 
     # --- after the draw
 
-    def _record(self, requests: Sequence[_Request], token_ids: Sequence[int | None]) -> None:
+    def _record(self, requests: Sequence[RequestState], token_ids: Sequence[int | None]) -> None:
         for request, token_id in zip(requests, token_ids, strict=True):
             request.num_tokens += 1
             if token_id is None:
@@ -155,7 +202,7 @@ class Sampler:
                 request.matcher.consume_token(token_id)
 
     def _logprobs(
-        self, logits: Tensor, requests: Sequence[_Request], token_ids: Sequence[int | None]
+        self, logits: Tensor, requests: Sequence[RequestState], token_ids: Sequence[int | None]
     ) -> dict[str, TokenLogprobs]:
         wanted = {
             i: (token_id, request.params.logprobs)

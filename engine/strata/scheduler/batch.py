@@ -12,6 +12,8 @@ class ScheduledSequence:
     token_ids: tokens to run, a prefill chunk or the one last sampled. start: position of the first of them, which is
     also how many tokens of the sequence the KV cache already holds. block_ids: KV blocks that cover positions
     0 .. start + len(token_ids) - 1. samples: the logits of the last token are needed, a token is drawn from them.
+    source: where the one token is not known yet, the place of its sequence among those that sample in the step before,
+    in which it is drawn; token_ids is (0,) then. serial: tells the request from others that had its id before.
     """
 
     request_id: str
@@ -19,6 +21,8 @@ class ScheduledSequence:
     start: int
     block_ids: tuple[int, ...]
     samples: bool
+    source: int | None = None
+    serial: int = 0
 
     @property
     def end(self) -> int:

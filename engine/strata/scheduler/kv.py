@@ -25,6 +25,13 @@ class SequenceCache:
         """Blocks that its present tokens take beside those that it has."""
         return self.blocks.blocks_for(len(sequence.token_ids)) - len(self.blocks_of(sequence))
 
+    def num_missing_for(self, sequences: Iterable[Sequence], num_more: int) -> int:
+        """Free blocks that it takes to hold so many tokens more of each of them."""
+        return sum(
+            self.blocks.blocks_for(len(sequence.token_ids) + num_more) - len(self.blocks_of(sequence))
+            for sequence in sequences
+        )
+
     def num_needed(self, sequence: Sequence) -> int:
         """Free blocks that it would take to hold all its tokens; those that others use already are not."""
         shared = self.blocks.find(sequence.shareable_keys()) if self._share_prefixes else []
@@ -78,14 +85,14 @@ class SequenceCache:
     def free(self, sequence: Sequence) -> None:
         """Take back its blocks; it has computed nothing then."""
         self.blocks.free(sequence.request_id)
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_scheduled = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless each has the blocks that it fills, under the right keys. Between steps."""
         self.blocks.check_integrity()
         for sequence in sequences:
             owned = self.blocks_of(sequence)
-            if len(owned) != self.blocks.blocks_for(sequence.num_computed):
+            if len(owned) != self.blocks.blocks_for(max(sequence.num_computed, sequence.num_scheduled)):
                 raise AssertionError(f"request {sequence.request_id} has blocks that it does not fill, or too few")
             num_full = sequence.num_computed // self.blocks.block_size
             for index, block in enumerate(owned):

@@ -39,6 +39,7 @@ NO_TOKEN = (
 
 class Scheduler:
     """Plans steps: ``schedule()``, run the batch, draw a token for each sequence that samples, ``update()``, again.
+    ``schedule_ahead()`` may plan the step after one that still runs.
 
     num_blocks, block_size: the KV pool. max_model_len: tokens of prompt and output together that end a request.
     prefix_cache: whether requests that begin alike share blocks. clock: seconds, for deadlines, the order of arrival
@@ -100,7 +101,10 @@ class Scheduler:
         insort(self._waiting, sequence, key=_order)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request and free its blocks now; False if it has ended or was never there. Not during a step."""
+        """Drop a request and free its blocks now; False if it has ended or was never there.
+
+        A step that still runs may write to them, and ends before any later one begins.
+        """
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return False
@@ -132,8 +136,42 @@ class Scheduler:
         step = (*decoding, *prefill)
         return Batch(step) if step else None
 
+    def schedule_ahead(self, batch: Batch) -> Batch | None:
+        """The step after ``batch``, which runs and is not taken in yet: the token that it draws for each sequence,
+        wherever that is not known to be its last.
+
+        None where it takes more than these tokens to decide what is next: a prompt to go on with, a request to let in,
+        a sequence that has to give way. A sequence that turns out to have ended runs in vain: ``update()`` drops what
+        is drawn for it.
+        """
+        sampling = [(self._found(part), part) for part in batch.sequences if part.samples]
+        found = [sequence for sequence, _ in sampling if sequence is not None]
+        staying = [sequence for sequence in found if not self._ends_after_next(sequence)]
+        if not staying or len(found) < len(self._running):
+            return None
+        if self._waiting:
+            lack = self._lack_of(self._waiting[0], self._config.max_num_batched_tokens - len(staying))
+            if lack is None or len(staying) < len(found):
+                return None
+            self._waiting_for = lack
+        if self._cache.num_missing_for(staying, 1) > self._cache.blocks.num_free:
+            return None
+        step = []
+        for row, (sequence, _) in enumerate(sampling):
+            if sequence is None or self._ends_after_next(sequence):
+                continue
+            end = len(sequence.token_ids) + 1
+            self._cache.grow(sequence, end)
+            step.append(self._scheduled(sequence, (0,), end - 1, samples=True, source=row))
+        return Batch(tuple(step))
+
+    def runs(self, batch: Batch) -> bool:
+        """Whether any request of a step that is not taken in yet has not ended."""
+        return any(self._found(part) is not None for part in batch.sequences)
+
     def update(self, batch: Batch, token_ids: Mapping[str, int | None]) -> tuple[TokenOutput, ...]:
-        """Take in a step that has run; ``token_ids`` has the token drawn for each sequence with ``samples``.
+        """Take in a step that has run; ``token_ids`` has the token drawn for each sequence with ``samples``. What was
+        drawn for one that has ended meanwhile is dropped.
 
         None where none could be drawn, which ends that sequence with an error. Returns one output for each of these,
         and the end of those whose time is over. Those that end here have freed their blocks.
@@ -141,9 +179,12 @@ class Scheduler:
         now = self._clock()
         self._step_seconds += now - self._step_began
         self._chunk.record(batch.num_decoding, batch.num_tokens - batch.num_decoding, now - self._step_began)
+        self._step_began = now  # of the next one, if it runs already
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
-            sequence = self._sequences[part.request_id]
+            sequence = self._found(part)
+            if sequence is None:
+                continue
             token_id = token_ids[part.request_id] if part.samples else None
             if part.samples and token_id is None:
                 self._end(sequence)
@@ -267,8 +308,26 @@ class Scheduler:
     def _part(self, sequence: Sequence, end: int) -> ScheduledSequence:
         start = sequence.num_computed
         token_ids = tuple(sequence.token_ids[start:end])
+        return self._scheduled(sequence, token_ids, start, samples=end == len(sequence.token_ids))
+
+    def _scheduled(
+        self, sequence: Sequence, token_ids: tuple[int, ...], start: int, *, samples: bool, source: int | None = None
+    ) -> ScheduledSequence:
+        sequence.num_scheduled = start + len(token_ids)
         block_ids = self._cache.blocks_of(sequence)
-        return ScheduledSequence(sequence.request_id, token_ids, start, block_ids, end == len(sequence.token_ids))
+        return ScheduledSequence(sequence.request_id, token_ids, start, block_ids, samples, source, sequence.serial)
+
+    def _found(self, part: ScheduledSequence) -> Sequence | None:
+        """The sequence of a part; None if it has ended since."""
+        sequence = self._sequences.get(part.request_id)
+        return sequence if sequence is not None and sequence.serial == part.serial else None
+
+    def _ends_after_next(self, sequence: Sequence) -> bool:
+        """Whether its next token is its last, whatever that is."""
+        return (
+            sequence.num_generated + 1 >= sequence.request.sampling.max_tokens
+            or len(sequence.token_ids) + 1 >= self._max_model_len
+        )
 
     def _end(self, sequence: Sequence) -> None:
         (self._running if sequence in self._running else self._waiting).remove(sequence)

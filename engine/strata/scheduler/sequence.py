@@ -22,6 +22,7 @@ class Sequence:
     block_size: int
     token_ids: list[int] = field(init=False)  # prompt and output
     num_computed: int = 0  # leading tokens whose keys and values are in the cache
+    num_scheduled: int = 0  # the same, with those of steps that have not been taken in
     num_cached: int = 0  # tokens of the prompt that the prefix cache had at the first run
     was_preempted: bool = False
     _keys: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they were asked for
@@ -32,6 +33,11 @@ class Sequence:
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    @property
+    def serial(self) -> int:
+        """Tells it from all other sequences."""
+        return self.order[1]
 
     @property
     def num_generated(self) -> int:
