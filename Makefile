@@ -10,7 +10,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
 
-.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv format constraints manifests \
+.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
   bench-decode bench-perplexity soak clean clean-cache packages clients
 
 help: ## list the targets
@@ -46,8 +46,10 @@ cluster-down: ## stop the local cluster and remove it
 images: packages clients ## build both images (add REGISTRY=host:port to push them)
 	@$(BIN)/python -m images.build $(if $(REGISTRY),--registry $(REGISTRY) --push)
 
-venv: ## .venv with everything that the tests need
+venv: ## .venv with everything that the tests need, and the CPU kernels
 	@$(PREPARE) venv full
+
+native: venv ## build the CPU kernels (C++) again after a change
 
 format: venv ## format and sort imports
 	$(BIN)/ruff check --fix .
@@ -70,6 +72,7 @@ soak: venv ## 10,000 mixed requests with clients that leave: nothing may be left
 
 clean: ## remove what was built in the checkout
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -f engine/strata/native/libstrata.so
 	find engine operator tests images -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-cache: demo-down ## remove the caches outside the checkout too: cluster parts, stores, images

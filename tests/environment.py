@@ -1,4 +1,4 @@
-"""Prepares a bare machine: Debian packages that are missing, and the virtual environment ``.venv``.
+"""Prepares a bare machine: Debian packages that are missing, the virtual environment ``.venv``, the CPU kernels.
 
 ``python3 tests/environment.py packages`` · ``venv light|full`` · ``constraints``. Standard library only: it runs before
 anything is installed, and on an interpreter that may prove too old.
@@ -27,6 +27,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PACKAGES = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
+    "g++": "g++",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",
 }
@@ -149,6 +150,17 @@ def fill_venv(stage: str) -> None:
     say(f"{VENV.name} is ready ({stage}) in {time.monotonic() - started:.0f} s")
 
 
+def build_native() -> None:
+    """Build the library of the CPU kernels into the package; nothing to do where no source has changed."""
+    if not present("g++"):
+        install(["g++"])
+    tools, source, build = VENV / "bin", ROOT / "engine" / "strata" / "native", ROOT / "build" / "native"
+    if not (build / "build.ninja").exists():
+        made = f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"
+        run(tools / "cmake", "--log-level=WARNING", "-S", source, "-B", build, "-G", "Ninja", made)
+    run(tools / "cmake", "--build", build, "--", "--quiet")
+
+
 def install_javascript() -> None:
     """Put what the lock names into ``.venv/javascript``."""
     target = VENV / "javascript"
@@ -175,7 +187,7 @@ def pin() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("packages", help="install the Debian packages that building images needs")
+    commands.add_parser("packages", help="install the Debian packages that builds need")
     venv = commands.add_parser("venv", help="make or update .venv")
     venv.add_argument("stage", choices=sorted(STAGES))
     commands.add_parser("constraints", help="pin every Python package anew")
@@ -185,6 +197,8 @@ def main() -> None:
         install_missing()
     elif arguments.command == "venv":
         make_venv(arguments.stage)
+        if arguments.stage == "full":
+            build_native()
     else:
         pin()
 

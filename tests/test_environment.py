@@ -109,3 +109,22 @@ def test_the_constraints_hold_pins_and_no_address() -> None:
     for line in (environment.ROOT / "constraints.txt").read_text().splitlines():
         assert "==" in line
         assert "://" not in line
+
+
+def test_the_kernels_are_configured_once_and_built_every_time(
+    commands: list[str], monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> None:
+    monkeypatch.setattr(environment, "present", lambda proof: True)
+    environment.build_native()
+    (checkout / "build" / "native").mkdir(parents=True)
+    (checkout / "build" / "native" / "build.ninja").touch()
+    environment.build_native()
+    assert [" --build " in command for command in commands] == [False, True, True]
+
+
+def test_the_kernels_need_a_compiler(commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[str] = []
+    monkeypatch.setattr(environment, "present", lambda proof: False)
+    monkeypatch.setattr(environment, "install", installed.extend)
+    environment.build_native()
+    assert installed == ["g++"]

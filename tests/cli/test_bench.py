@@ -62,6 +62,39 @@ def test_a_text_that_cannot_be_read_is_named(strata: Strata, tmp_path: Path) -> 
     assert "nowhere" in result.stderr.splitlines()[-1]
 
 
+# --- strata bench kernels
+
+EXPERTS = ["--hidden-size", "64", "--intermediate-size", "32", "--experts-per-token", "2", "--memory-mib", "4"]
+
+
+def test_kernels_are_measured_each_with_each(strata: Strata) -> None:
+    how = ["--variants", "scalar", "--threads", "1", "--prefetch-bytes", "0,64", "--activations", "int8,int16"]
+    result = strata("bench", "kernels", *EXPERTS, *how, "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [(one["prefetch_bytes"], one["activations"]) for one in found] == [
+        (0, "int8"), (0, "int16"), (64, "int8"), (64, "int16")
+    ]  # fmt: skip
+    for one in found:
+        assert one["share"] == one["rate"] / one["read"] > 0
+        # Two experts of 4 + 4 row blocks of gate and up with 2 groups, 4 of down with one; see native/layout.
+        assert one["rate"] * one["job_seconds"] == pytest.approx(2 * (4 * (320 + 2 * 256) + 4 * (320 + 256)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--threads", "9999"], "9999 threads need as many cores"),
+        (["--variants", "sse9"], "this CPU cannot run 'sse9'"),
+        (["--hidden-size", "40"], "int4 has groups of 32"),
+        (["--tokens", "100000"], "give it more memory"),
+    ],
+)
+def test_kernels_that_cannot_be_measured(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:
+    assert main(["bench", "kernels", *EXPERTS, *options]) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
 # --- strata bench serve
 
 LOAD = ["--mix", "1:20:30", "--requests", "4", "--warmup", "1"]

@@ -1,5 +1,5 @@
-"""`strata bench`: measurements of a model on this machine, and of a server (``cli.bench_serve``); stores to measure
-with (``cli.bench_shape``)."""
+"""`strata bench`: measurements of a model on this machine, of its kernels (``cli.bench_kernels``), and of a server
+(``cli.bench_serve``); stores to measure with (``cli.bench_shape``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from strata.cli import bench_serve, bench_shape
+from strata.cli import bench_kernels, bench_serve, bench_shape
 from strata.cli.arguments import require, whole
 from strata.cli.options import add_device, add_dtype, add_revision, add_source, source
 from strata.cli.progress import ProgressBar
@@ -30,9 +30,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command, its measurements and their options."""
     parser = commands.add_parser(
         "bench",
-        help="measure a model or a server: decode speed, perplexity, load",
+        help="measure a model or a server: decode speed, perplexity, kernels, load",
         description="Measure a model on this machine, or a server.",
-        epilog="examples:\n" + "".join(EXAMPLES.values()) + bench_serve.EXAMPLE + bench_shape.EXAMPLE,
+        epilog="examples:\n"
+        + "".join(EXAMPLES.values())
+        + bench_kernels.EXAMPLE
+        + bench_serve.EXAMPLE
+        + bench_shape.EXAMPLE,
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="measurements")
     decode = _add_kind(kinds, "decode", "tokens a second, beside what the memory's bandwidth allows")
@@ -60,6 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="TOKENS",
         help="tokens that a prediction may look back at; half of them are new each time (default: 512)",
     )
+    bench_kernels.add_parser(kinds)
     bench_serve.add_parser(kinds)
     bench_shape.add_parser(kinds)
 

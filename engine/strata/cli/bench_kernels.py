@@ -1,0 +1,107 @@
+"""`strata bench kernels`: how near the CPU's expert kernels come to what this machine's memory allows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from strata.cli.arguments import listed, require, whole
+from strata.errors import OptionError
+from strata.native.layout import FORMATS, GROUP, TileLayout
+from strata.native.library import variants
+from strata.native.pool import ACTIVATIONS, PoolOptions
+
+EXAMPLE = "  strata bench kernels --threads 8,16 --prefetch-bytes 0,2368\n"
+EPILOG = f"""examples:
+{EXAMPLE}\
+  strata bench kernels --dtype mxfp4 --hidden-size 2880 --intermediate-size 2880 --experts-per-token 4
+
+The default shape is Qwen3-30B-A3B's. GB/s are those of the weights; `read` is a plain read of the same memory.
+"""
+
+
+def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the measurement and its options."""
+    parser = kinds.add_parser(
+        "kernels",
+        help="the CPU's expert kernels, beside how fast it reads memory",
+        description="Measure the CPU's expert kernels on experts in random order, beside plain reads of memory.",
+        epilog=EPILOG,
+    )
+    parser.set_defaults(run=run)
+    shape = parser.add_argument_group("experts")
+    shape.add_argument("--dtype", choices=FORMATS, default="int4", help="bits of their weights (default: int4)")
+    shape.add_argument(
+        "--hidden-size", type=whole(1), default=2048, metavar="N", help="width of the model (default: 2048)"
+    )
+    shape.add_argument(
+        "--intermediate-size", type=whole(1), default=768, metavar="N", help="width of an expert (default: 768)"
+    )
+    shape.add_argument(
+        "--experts-per-token", type=whole(1), default=8, metavar="N", help="experts that a token takes (default: 8)"
+    )
+    shape.add_argument(
+        "--memory-mib",
+        type=whole(1),
+        default=2048,
+        metavar="N",
+        help="memory that they fill, far more than the CPU's caches (default: 2048)",
+    )
+    how = parser.add_argument_group("how they are computed, each with each")
+    how.add_argument(
+        "--variants", type=listed(str), default=(), metavar="V,V,...", help="instruction sets (default: all)"
+    )
+    how.add_argument(
+        "--threads", type=listed(whole(1)), default=(), metavar="N,N,...", help="threads (default: one on each core)"
+    )
+    how.add_argument(
+        "--prefetch-bytes",
+        type=listed(whole(0)),
+        default=(0, 2368),
+        metavar="N,N,...",
+        help="how far ahead of the reads memory is asked for (default: 0,2368)",
+    )
+    how.add_argument(
+        "--activations",
+        type=listed(str),
+        default=("int8",),
+        metavar="A,A,...",
+        help=f"bits of the activations: {', '.join(ACTIVATIONS)} (default: int8)",
+    )
+    how.add_argument(
+        "--tokens", type=listed(whole(1)), default=(1,), metavar="N,N,...", help="tokens at once (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print, line by line."""
+    require()
+    from strata.bench import cpu_experts
+
+    layout = _layout(arguments.dtype, arguments.hidden_size, arguments.intermediate_size)
+    options = PoolOptions(top_k=arguments.experts_per_token)
+    choices = cpu_experts.Choices(
+        variants=arguments.variants or variants(),
+        threads=arguments.threads or (len(options.cores),),
+        prefetch_bytes=arguments.prefetch_bytes,
+        activations=arguments.activations,
+        tokens=arguments.tokens,
+    )
+    found = cpu_experts.run(layout, choices, options, arguments.memory_mib << 20)
+    if arguments.json:
+        print(json.dumps([one.as_dict() for one in found], indent=1))
+        return 0
+    print(cpu_experts.HEADER, flush=True)
+    for one in found:
+        print(cpu_experts.line(one), flush=True)
+    return 0
+
+
+def _layout(dtype: str, hidden: int, intermediate: int) -> TileLayout:
+    if dtype != "bf16" and (hidden % GROUP or intermediate % GROUP):
+        raise OptionError(
+            f"{dtype} has groups of {GROUP}: --hidden-size {hidden} and --intermediate-size {intermediate} must be "
+            f"multiples of it"
+        )
+    return TileLayout(dtype, hidden, intermediate)

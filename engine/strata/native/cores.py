@@ -1,0 +1,36 @@
+"""Which cores the pool's threads are bound to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from strata.plan.host import ROOT, numa_nodes, parse_cpus
+
+
+def physical_cores(
+    node: int | None = None, root: Path = ROOT, allowed: frozenset[int] | None = None
+) -> tuple[int, ...]:
+    """One CPU of each physical core of NUMA node ``node`` (None: of all) that this process may run on, in order.
+
+    Two threads of one core share its path to memory, which one thread fills. ``allowed``: CPUs; None: the
+    process's own.
+    """
+    allowed = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
+    if node is not None:
+        allowed &= next((each.cpus for each in numa_nodes(root) if each.number == node), frozenset())
+    chosen: list[int] = []
+    taken: set[int] = set()
+    for cpu in sorted(allowed):
+        if cpu not in taken:
+            chosen.append(cpu)
+            taken |= _siblings(cpu, root)
+    return tuple(chosen)
+
+
+def _siblings(cpu: int, root: Path) -> frozenset[int]:
+    path = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    try:
+        return parse_cpus(path.read_text()) | {cpu}
+    except OSError:
+        return frozenset({cpu})

@@ -1,0 +1,183 @@
+"""The threads that compute routed experts on the CPU.
+
+Experts lie in host memory as tiles (``native.layout``); an address table says where. A job is a layer's experts for a
+few tokens; it comes by a call (``run``) or, for a GPU in the middle of its step, through a mailbox (``expect``). Idle
+threads spin for a moment and then sleep. A job that takes too long, or a request that was expected and never comes,
+ends in an EngineError; the pool is of no use afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from strata.errors import EngineError, HardwareError, OptionError
+from strata.native.cores import physical_cores
+from strata.native.layout import TileLayout
+from strata.native.library import GATINGS, NUMBERS, VARIANTS, LayoutArguments, PoolArguments, load, variants
+from strata.native.mailbox import MailboxLayout, take_status
+
+ACTIVATIONS = {"int8": 1, "int16": 2}  # how many int8 digits a rounded activation has
+
+_FAULTS = {
+    1: "a layer that the address table does not have",
+    2: "more tokens than the pool was opened for, or none",
+    3: "an expert that the address table does not have",
+    4: "an expert that is not in host memory",
+}
+_FAILED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """How the experts are computed, and by which threads."""
+
+    top_k: int  # experts of a token, at most
+    max_tokens: int = 16  # of a job
+    gating: str = "silu"  # or "clamped_swiglu"
+    limit: float = 0.0  # of clamped_swiglu
+    # Rounded in groups of 32. int8 is the faster one; int16 (15 bits) rounds finer than bf16 does. Weights in bf16 are
+    # multiplied by float32.
+    activations: str = "int8"
+    number: str = "bfloat16"  # type of x
+    cores: Sequence[int] = field(default_factory=physical_cores)  # one thread on each
+    variant: str | None = None  # None: the fastest that this CPU has
+    prefetch_bytes: int = 0  # software prefetch this far ahead of the reads; what is best depends on the machine
+    unit_bytes: int = 32 << 10  # of weights that a thread takes at a time
+    timeout_seconds: float = 10.0  # of a job
+    spin_seconds: float = 50e-6  # that an idle thread waits before it sleeps
+
+
+class ExpertPool:
+    """A context manager; ``close`` it, or its threads stay.
+
+    Raises OptionError for options that are not known, HardwareError for a core or a variant that is not there.
+    """
+
+    def __init__(self, layout: TileLayout, options: PoolOptions) -> None:
+        self.layout, self.options = layout, options
+        self._handle: int | None = None
+        self._mailbox: int | None = None
+        self._kept: list[object] = []  # what the threads read
+        self._library = load()
+        arguments = self._arguments()
+        cores = (ctypes.c_int32 * len(options.cores))(*options.cores)
+        error = ctypes.c_int32()
+        self._handle = self._library.strata_pool_open(ctypes.byref(arguments), cores, ctypes.byref(error))
+        if not self._handle:
+            raise HardwareError(
+                f"the threads for experts on the CPU cannot start on the cores {list(options.cores)}: "
+                f"{os.strerror(error.value)}; this process may use {sorted(os.sched_getaffinity(0))}"
+            )
+
+    def _arguments(self) -> PoolArguments:
+        options = self.options
+        if options.variant is not None and options.variant not in variants():
+            raise HardwareError(f"this CPU cannot run {options.variant!r}; it can run {', '.join(variants())}")
+        if not options.cores:
+            raise HardwareError("no core is left for the experts on the CPU; allow at least one")
+        return PoolArguments(
+            layout=LayoutArguments.of(self.layout),
+            gating=_number_of("gating", options.gating, GATINGS),
+            limit=options.limit,
+            digits=1 + _number_of("activations", options.activations, tuple(ACTIVATIONS)),
+            number=_number_of("number", options.number, NUMBERS),
+            variant=-1 if options.variant is None else VARIANTS.index(options.variant),
+            num_cores=len(options.cores),
+            max_tokens=options.max_tokens,
+            top_k=options.top_k,
+            prefetch_bytes=options.prefetch_bytes,
+            unit_bytes=options.unit_bytes,
+            timeout_ns=round(options.timeout_seconds * 1e9),
+            spin_ns=round(options.spin_seconds * 1e9),
+        )
+
+    @property
+    def variant(self) -> str:
+        """The variant that computes."""
+        name: bytes = self._library.strata_pool_variant(self._handle)
+        return name.decode()
+
+    def set_table(self, address: int, layers: int, experts: int, owner: object) -> None:
+        """Say where the experts are: int64 [layers, experts] of host addresses at ``address``, 0 for one that is not in
+        host memory. ``owner`` keeps table and experts alive, and may change the table between two jobs."""
+        self._kept.append(owner)
+        self._library.strata_pool_set_table(self._handle, address, layers, experts)
+
+    def run(self, layer: int, tokens: int, x: int, ids: int, weights: int, y: int) -> None:
+        """y[t] = sum over k of weights[t, k] * expert[ids[t, k]](x[t]), all by address; returns when it is there.
+
+        x: ``number`` [tokens, hidden]; ids: int32 [tokens, top_k], negative ones are left out; weights: float32 like
+        ids; y: float32 like x. One caller at a time, and not while requests are expected. Raises EngineError.
+        """
+        self._raise_for(self._library.strata_pool_run(self._handle, layer, tokens, x, ids, weights, y))
+
+    def attach(self, mailbox: int, layout: MailboxLayout, owner: object) -> None:
+        """Take requests from the mailbox at ``mailbox``, whose buffer is zero at first and kept alive by ``owner``."""
+        options = self.options
+        wanted = MailboxLayout(options.max_tokens, options.top_k, self.layout.hidden, options.number)
+        assert layout == wanted, f"the mailbox is {layout}, the pool needs {wanted}"
+        self._kept.append(owner)
+        self._mailbox = mailbox
+        places = (layout.x_offset, layout.ids_offset, layout.weights_offset, layout.y_offset)
+        self._library.strata_pool_attach(self._handle, mailbox, *(mailbox + place for place in places))
+
+    def expect(self, requests: int) -> None:
+        """Announce that this many requests will come through the mailbox: until then the threads do not sleep."""
+        self._library.strata_pool_expect(self._handle, requests)
+
+    def check(self) -> None:
+        """Raise EngineError if a request through the mailbox could not be answered."""
+        assert self._mailbox is not None, "a mailbox is attached before it is used"
+        status = take_status(self._mailbox)
+        self._raise_for(status or (_FAILED if self._library.strata_pool_state(self._handle) else 0))
+
+    def read(self, address: int, num_bytes: int) -> None:
+        """Read memory with all threads and nothing else: what the kernels' speed is compared with."""
+        self._raise_for(
+            self._library.strata_pool_read(self._handle, address, num_bytes, ctypes.byref(ctypes.c_uint64()))
+        )
+
+    def close(self) -> None:
+        """End the threads. Raises EngineError where one hangs; its memory then is not freed."""
+        handle, self._handle = self._handle, None
+        if handle and self._library.strata_pool_close(handle):
+            _LEAKED.append(self)
+            raise EngineError("a thread for experts on the CPU does not end; restart the engine")
+
+    def _raise_for(self, fault: int) -> None:
+        if fault == 0:
+            return
+        if fault != _FAILED:
+            raise EngineError(f"experts on the CPU were asked for {_FAULTS[fault]}")
+        seconds = self.options.timeout_seconds
+        if self._library.strata_pool_state(self._handle) == 2:
+            raise EngineError(
+                f"the GPU sent no request for experts on the CPU within {seconds:g} s; restart the engine"
+            )
+        cores = self.options.cores
+        busy = [core for i, core in enumerate(cores) if self._library.strata_pool_busy(self._handle, i)]
+        raise EngineError(
+            f"experts on the CPU took more than {seconds:g} s for one layer ({len(cores)} threads, busy still on cores "
+            f"{busy or 'none'}); restart the engine"
+        )
+
+    def __enter__(self) -> ExpertPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_LEAKED: list[ExpertPool] = []  # whose memory a thread may still use
+
+
+def _number_of(what: str, given: str, known: Sequence[str]) -> int:
+    if given not in known:
+        raise OptionError(f"{what} {given!r} is unknown; one of {', '.join(known)} is needed")
+    return known.index(given)

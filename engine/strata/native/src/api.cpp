@@ -1,0 +1,153 @@
+// The library's C interface, which strata.native.library declares once more for Python.
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "experts.h"
+#include "mailbox.h"
+#include "tiles.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace strata;
+
+struct LayoutArguments {
+  int32_t format, bias;
+  int64_t hidden, intermediate;
+
+  ExpertLayout layout() const { return {Format(format), size_t(hidden), size_t(intermediate), bias != 0}; }
+};
+
+struct PoolArguments {
+  LayoutArguments layout;
+  int32_t gating;
+  float limit;
+  int32_t digits, number, variant, num_cores;
+  int64_t max_tokens, top_k, prefetch_bytes, unit_bytes, timeout_ns, spin_ns;
+};
+
+// A pool with the one kind of experts that it computes.
+struct Handle {
+  Pool* pool;
+  std::unique_ptr<Experts> experts;
+  std::unique_ptr<Mailbox> mailbox;
+  const Kernels* kernels;
+};
+
+// Reads memory as fast as the pool's workers can.
+class Reading : public Work {
+ public:
+  static constexpr size_t UNIT = 1 << 21;
+  Reading(const Kernels& kernels, const uint8_t* data, size_t bytes) : kernels_(kernels), data_(data), bytes_(bytes) {}
+  uint32_t units() const { return uint32_t(ceil_div(bytes_, UNIT)); }
+  void run(uint32_t unit, int) override {
+    const size_t at = unit * UNIT;
+    sum_.fetch_xor(kernels_.read(data_ + at, std::min(UNIT, bytes_ - at)), std::memory_order_relaxed);
+  }
+  void finish(bool) override {}
+  uint64_t sum() const { return sum_; }
+
+ private:
+  const Kernels& kernels_;
+  const uint8_t* const data_;
+  const size_t bytes_;
+  std::atomic<uint64_t> sum_{0};
+};
+
+}  // namespace
+
+// Raised with every change of this interface: a library of another build is refused.
+EXPORT int32_t strata_interface() { return 1; }
+
+// Bit v is set where variant v runs here.
+EXPORT int32_t strata_variants() {
+  int32_t bits = 0;
+  for (int32_t v = 0; v < NUM_VARIANTS; ++v) bits |= (kernels_of(Variant(v)) != nullptr) << v;
+  return bits;
+}
+
+EXPORT int64_t strata_expert_bytes(const LayoutArguments* layout) { return int64_t(layout->layout().num_bytes()); }
+
+EXPORT void strata_tile_expert(const LayoutArguments* layout, uint8_t* const parts[3][4], uint8_t* const biases[3],
+                               int32_t narrow_biases, uint8_t* blob, int32_t back) {
+  tile_expert(layout->layout(), parts, biases, narrow_biases != 0, blob, back != 0);
+}
+
+// Null where it cannot be; `error` then is an errno.
+EXPORT Handle* strata_pool_open(const PoolArguments* given, const int32_t* cores, int32_t* error) {
+  const Kernels* kernels = kernels_of(given->variant < 0 ? best_variant() : Variant(given->variant));
+  if (!kernels) {
+    *error = ENOTSUP;
+    return nullptr;
+  }
+  try {
+    Pool* pool = Pool::start({cores, cores + given->num_cores}, given->timeout_ns, given->spin_ns, *error);
+    if (!pool) return nullptr;
+    std::unique_ptr<Handle> handle(new Handle{pool, nullptr, nullptr, kernels});
+    try {
+      handle->experts = std::make_unique<Experts>(
+          ExpertsConfig{given->layout.layout(), Gating(given->gating), given->limit, size_t(given->digits),
+                        Number(given->number), size_t(given->max_tokens), size_t(given->top_k),
+                        size_t(given->prefetch_bytes), size_t(given->unit_bytes)},
+          *kernels, *pool);
+    } catch (const std::bad_alloc&) {
+      if (pool->stop()) delete pool;
+      throw;
+    }
+    return handle.release();
+  } catch (const std::bad_alloc&) {
+    *error = ENOMEM;
+    return nullptr;
+  }
+}
+
+// 0, or 1 where a worker hangs in a unit: its memory is left as it is.
+EXPORT int32_t strata_pool_close(Handle* handle) {
+  if (!handle->pool->stop()) return 1;
+  delete handle->pool;
+  delete handle;
+  return 0;
+}
+
+EXPORT void strata_pool_set_table(Handle* handle, const uint64_t* table, int64_t layers, int64_t experts) {
+  handle->experts->set_table(table, size_t(layers), size_t(experts));
+}
+
+// A Fault.
+EXPORT int32_t strata_pool_run(Handle* handle, int64_t layer, int64_t tokens, const void* x, const int32_t* ids,
+                               const float* weights, float* y) {
+  if (handle->pool->failed()) return int32_t(Fault::FAILED);
+  uint32_t units;
+  const Fault fault = handle->experts->prepare({size_t(layer), size_t(tokens), x, ids, weights, y}, units);
+  if (fault != Fault::NONE) return int32_t(fault);
+  return int32_t(handle->pool->run(*handle->experts, units) == Wait::DONE ? Fault::NONE : Fault::FAILED);
+}
+
+EXPORT void strata_pool_attach(Handle* handle, void* header, const void* x, const int32_t* ids, const float* weights,
+                               float* y) {
+  auto* fields = static_cast<MailboxHeader*>(header);
+  handle->mailbox = std::make_unique<Mailbox>(*handle->experts, fields, Request{0, 0, x, ids, weights, y});
+}
+
+EXPORT void strata_pool_expect(Handle* handle, int32_t requests) {
+  handle->pool->expect(handle->mailbox.get(), uint32_t(requests));
+}
+
+// 0: works; 1: a job took too long; 2: a request that was expected did not come.
+EXPORT int32_t strata_pool_state(Handle* handle) {
+  return !handle->pool->failed() ? 0 : handle->pool->overdue() ? 1 : 2;
+}
+
+EXPORT int32_t strata_pool_busy(Handle* handle, int32_t worker) { return handle->pool->busy(worker); }
+
+EXPORT const char* strata_pool_variant(Handle* handle) { return handle->kernels->name; }
+
+// A Fault. What was read goes into `sum`.
+EXPORT int32_t strata_pool_read(Handle* handle, const uint8_t* data, int64_t bytes, uint64_t* sum) {
+  Reading reading(*handle->kernels, data, size_t(bytes));
+  const bool done = handle->pool->run(reading, reading.units()) == Wait::DONE;
+  *sum = reading.sum();
+  return int32_t(done ? Fault::NONE : Fault::FAILED);
+}

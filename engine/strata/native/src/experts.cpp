@@ -1,0 +1,202 @@
+#include "experts.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace strata {
+namespace {
+
+constexpr size_t CHUNK = 32;  // tokens multiplied while a row block lies in the cache
+
+float widen(const void* x, size_t i, Number number) {
+  if (number == FLOAT32) return ((const float*)x)[i];
+  const uint16_t half = ((const uint16_t*)x)[i];
+  uint32_t bits = uint32_t(half) << 16;
+  float out;
+  if (number == FLOAT16) {
+    const uint32_t rest = uint32_t(half & 0x7FFF) << 13;
+    const uint32_t magnitude = rest >= 0x7C00u << 13 ? rest | 0x7F800000 : rest;
+    memcpy(&out, &magnitude, 4);
+    // The bias of the exponent: a product is right for subnormal numbers too.
+    if (rest < 0x7C00u << 13) out *= 0x1p112f;
+    return half & 0x8000 ? -out : out;
+  }
+  memcpy(&out, &bits, 4);
+  return out;
+}
+
+}  // namespace
+
+Experts::Buffer::Buffer(size_t bytes) : data(nullptr, free) {
+  const size_t size = ceil_div(bytes + 1, LINE) * LINE;
+  data.reset(static_cast<uint8_t*>(aligned_alloc(LINE, size)));
+  if (!data) throw std::bad_alloc();
+  memset(data.get(), 0, size);
+}
+
+Experts::Experts(const ExpertsConfig& config, const Kernels& kernels, Pool& pool)
+    : config_(config), kernels_(kernels), pool_(pool),
+      outer_{config.layout.format, config.layout.hidden_groups(), config.digits},
+      inner_{config.layout.format, config.layout.intermediate_groups(), config.digits},
+      token_bytes_(outer_.num_bytes()), rounded_bytes_(inner_.num_bytes()), product_floats_(inner_.groups * GROUP),
+      hidden_step_(std::max<size_t>(1, config.unit_bytes / (2 * config.layout.gate_block_bytes()))),
+      output_step_minimum_(config.unit_bytes / config.layout.down_block_bytes()),
+      order_(config.max_tokens * config.top_k), chosen_(new Chosen[config.max_tokens * config.top_k]),
+      tokens_(config.max_tokens * token_bytes_),
+      products_(config.max_tokens * config.top_k * product_floats_ * sizeof(float)),
+      rounded_(config.max_tokens * config.top_k * rounded_bytes_),
+      scratch_(size_t(pool.size()) * outer_.groups * GROUP * sizeof(float)) {
+  ids_.reserve(config.max_tokens * config.top_k);
+}
+
+void Experts::set_table(const uint64_t* table, size_t layers, size_t experts) {
+  table_ = table;
+  layers_ = layers;
+  experts_ = experts;
+  place_.assign(experts, 0);
+}
+
+Fault Experts::prepare(const Request& request, uint32_t& units) {
+  if (request.layer >= layers_) return Fault::LAYER;
+  if (request.tokens < 1 || request.tokens > config_.max_tokens) return Fault::TOKENS;
+  const size_t num_pairs = request.tokens * config_.top_k;
+  const uint64_t* blobs = table_ + request.layer * experts_;
+  ids_.clear();
+  Fault fault = Fault::NONE;
+  for (size_t i = 0; i < num_pairs && fault == Fault::NONE; ++i) {
+    if (request.ids[i] < 0) continue;
+    const size_t id = size_t(request.ids[i]);
+    if (id >= experts_) {
+      fault = Fault::EXPERT;
+    } else if (!blobs[id]) {
+      fault = Fault::ABSENT;
+    } else if (place_[id]++ == 0) {
+      ids_.push_back(uint32_t(id));
+    }
+  }
+  // In the order of the ids, so that a token's sum does not depend on the other tokens.
+  std::sort(ids_.begin(), ids_.end());
+  num_chosen_ = ids_.size();
+  hidden_units_ = ceil_div(config_.layout.gate_blocks(), hidden_step_);
+  size_t first = 0;
+  for (size_t c = 0; c < num_chosen_; ++c) {
+    Chosen& chosen = chosen_[c];
+    uint32_t& place = place_[ids_[c]];
+    chosen.blob = reinterpret_cast<const uint8_t*>(blobs[ids_[c]]);
+    chosen.first = first;
+    chosen.count = 0;
+    chosen.left.store(uint32_t(hidden_units_), std::memory_order_relaxed);
+    chosen.ready.store(0, std::memory_order_relaxed);
+    first += place;
+    place = uint32_t(c) + 1;
+  }
+  for (size_t i = 0; i < num_pairs && fault == Fault::NONE; ++i) {
+    if (request.ids[i] < 0) continue;
+    Chosen& chosen = chosen_[place_[size_t(request.ids[i])] - 1];
+    order_[chosen.first + chosen.count++] = {uint32_t(i / config_.top_k), request.weights[i]};
+  }
+  for (const uint32_t id : ids_) place_[id] = 0;
+  if (fault != Fault::NONE) return fault;
+  request_ = request;
+  rounded_tokens_.store(0, std::memory_order_relaxed);
+  output_step_ = std::max<size_t>(1, output_step_minimum_ / std::max<size_t>(1, num_chosen_));
+  units = uint32_t(request.tokens + num_chosen_ * hidden_units_ + ceil_div(config_.layout.down_blocks(), output_step_));
+  return units <= Pool::MAX_UNITS ? Fault::NONE : Fault::TOKENS;
+}
+
+void Experts::run(uint32_t unit, int worker) {
+  size_t u = unit;
+  if (u < request_.tokens) return run_token(u, worker);
+  u -= request_.tokens;
+  if (u < num_chosen_ * hidden_units_) return run_hidden(u / hidden_units_, u % hidden_units_ * hidden_step_);
+  run_output((u - num_chosen_ * hidden_units_) * output_step_);
+}
+
+void Experts::run_token(size_t token, int worker) {
+  const size_t hidden = config_.layout.hidden;
+  float* values = (float*)scratch_.data.get() + size_t(worker) * outer_.groups * GROUP;  // zero behind `hidden`
+  for (size_t i = 0; i < hidden; ++i) values[i] = widen(request_.x, token * hidden + i, config_.number);
+  kernels_.quantise(values, outer_, tokens_.data.get() + token * token_bytes_);
+  rounded_tokens_.fetch_add(1, std::memory_order_release);
+}
+
+void Experts::run_hidden(size_t index, size_t first_block) {
+  Chosen& chosen = chosen_[index];
+  const size_t tokens = request_.tokens;
+  if (!pool_.wait_until([&] { return rounded_tokens_.load(std::memory_order_acquire) == tokens; })) return;
+  const size_t end = std::min(first_block + hidden_step_, config_.layout.gate_blocks());
+  for (size_t block = first_block; block < end; ++block) multiply_hidden(chosen, block, block + 1 < end);
+  if (chosen.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  for (size_t i = chosen.first; i < chosen.first + chosen.count; ++i) {
+    kernels_.quantise(product(i), inner_, rounded_.data.get() + i * rounded_bytes_);
+  }
+  chosen.ready.store(1, std::memory_order_release);
+}
+
+void Experts::multiply_hidden(const Chosen& chosen, size_t block, bool more) {
+  const ExpertLayout& layout = config_.layout;
+  const size_t bytes = layout.gate_block_bytes();
+  const uint8_t* tiles = chosen.blob + 2 * block * bytes;
+  const float* bias = layout.bias ? (const float*)(chosen.blob + layout.bias_offset()) + block * ROWS : nullptr;
+  const uint8_t* activations[CHUNK];
+  alignas(LINE) float gate[CHUNK * ROWS], up[CHUNK * ROWS];
+  for (size_t at = 0; at < chosen.count; at += CHUNK) {
+    const size_t count = std::min(CHUNK, chosen.count - at);
+    for (size_t i = 0; i < count; ++i) activations[i] = rounded_token(order_[chosen.first + at + i].token);
+    const size_t prefetch = at == 0 ? config_.prefetch : 0;
+    kernels_.multiply({tiles, outer_, activations, count, gate, tiles + bytes, prefetch});
+    kernels_.multiply({tiles + bytes, outer_, activations, count, up, more ? tiles + 2 * bytes : nullptr, prefetch});
+    for (size_t i = 0; i < count; ++i) {
+      float *g = gate + i * ROWS, *u = up + i * ROWS;
+      for (size_t r = 0; bias && r < ROWS; ++r) {
+        g[r] += bias[r];
+        u[r] += bias[layout.gate_blocks() * ROWS + r];
+      }
+      kernels_.gate(config_.gating, config_.limit, g, u, product(chosen.first + at + i) + block * ROWS);
+    }
+  }
+}
+
+void Experts::run_output(size_t first_block) {
+  const size_t hidden = config_.layout.hidden, bytes = config_.layout.down_block_bytes();
+  const size_t end = std::min(first_block + output_step_, config_.layout.down_blocks());
+  const size_t first_row = first_block * ROWS, last_row = std::min(end * ROWS, hidden);
+  for (size_t t = 0; t < request_.tokens; ++t) {
+    memset(request_.y + t * hidden + first_row, 0, (last_row - first_row) * sizeof(float));
+  }
+  for (size_t c = 0; c < num_chosen_; ++c) {
+    const Chosen& chosen = chosen_[c];
+    if (!pool_.wait_until([&] { return chosen.ready.load(std::memory_order_acquire) != 0; })) return;
+    const uint8_t* following = c + 1 < num_chosen_ ? chosen_[c + 1].blob + config_.layout.down_offset() : nullptr;
+    for (size_t block = first_block; block < end; ++block) {
+      const uint8_t* here = chosen.blob + config_.layout.down_offset() + block * bytes;
+      add_output(chosen, block, block + 1 < end ? here + bytes : following ? following + first_block * bytes : nullptr);
+    }
+  }
+}
+
+void Experts::add_output(const Chosen& chosen, size_t block, const uint8_t* next) {
+  const ExpertLayout& layout = config_.layout;
+  const uint8_t* tiles = chosen.blob + layout.down_offset() + block * layout.down_block_bytes();
+  const float* bias = (const float*)(chosen.blob + layout.bias_offset()) + (2 * layout.gate_blocks() + block) * ROWS;
+  const size_t rows = std::min(ROWS, layout.hidden - block * ROWS);
+  const uint8_t* activations[CHUNK];
+  alignas(LINE) float out[CHUNK * ROWS];
+  for (size_t at = 0; at < chosen.count; at += CHUNK) {
+    const size_t count = std::min(CHUNK, chosen.count - at);
+    for (size_t i = 0; i < count; ++i) activations[i] = rounded_product(chosen.first + at + i);
+    kernels_.multiply({tiles, inner_, activations, count, out, next, at == 0 ? config_.prefetch : 0});
+    for (size_t i = 0; i < count; ++i) {
+      const Pair& pair = order_[chosen.first + at + i];
+      float* y = request_.y + pair.token * layout.hidden + block * ROWS;
+      for (size_t r = 0; r < rows; ++r) {
+        const float value = layout.bias ? out[i * ROWS + r] + bias[r] : out[i * ROWS + r];
+        y[r] += pair.weight * value;
+      }
+    }
+  }
+}
+
+}  // namespace strata

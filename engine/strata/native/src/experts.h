@@ -1,0 +1,103 @@
+// The routed experts of a layer for some tokens: y[t] = sum over k of weight[t, k] * expert[id[t, k]](x[t]).
+//
+// One job, in units that begin in this order:
+//   tokens   rounds one token's activations
+//   hidden   some row blocks of gate and up of one expert, for its tokens, and their gated product; the last unit of an
+//            expert to end rounds its products
+//   output   some row blocks of down of all experts, one after another, into the tokens' sums
+// so memory is read as long ascending streams, no unit waits for more than the units just before it, there is no barrier,
+// and each number is summed in the order of the experts' ids, whatever the threads did.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+namespace strata {
+
+enum Number : int32_t { FLOAT32, BFLOAT16, FLOAT16, NUM_NUMBERS };
+
+struct ExpertsConfig {
+  ExpertLayout layout;
+  Gating gating;
+  float limit;  // of CLAMPED_SWIGLU
+  size_t digits;
+  Number number;  // of x
+  size_t max_tokens, top_k;
+  size_t prefetch;    // bytes
+  size_t unit_bytes;  // that a unit reads, about
+};
+
+// What the caller brings.
+struct Request {
+  size_t layer, tokens;
+  const void* x;         // [tokens, hidden]
+  const int32_t* ids;    // [tokens, top_k]; negative: not to be computed here
+  const float* weights;  // [tokens, top_k]
+  float* y;              // [tokens, hidden]
+};
+
+enum class Fault : int32_t { NONE, LAYER, TOKENS, EXPERT, ABSENT, FAILED };
+
+class Experts : public Work {
+ public:
+  Experts(const ExpertsConfig& config, const Kernels& kernels, Pool& pool);
+
+  // Host addresses [layers, experts] of the blobs, 0 where an expert is not in host memory. Stays the caller's.
+  void set_table(const uint64_t* table, size_t layers, size_t experts);
+
+  // Orders a request's tokens by experts; the number of its units in `units`.
+  Fault prepare(const Request& request, uint32_t& units);
+
+  void run(uint32_t unit, int worker) override;
+  void finish(bool) override {}
+
+ private:
+  // One expert that some tokens of the request take.
+  struct alignas(64) Chosen {
+    const uint8_t* blob;
+    size_t first, count;               // of its tokens, in order_
+    std::atomic<uint32_t> left{0};     // hidden units that have not ended
+    std::atomic<uint32_t> ready{0};    // whether its products are rounded
+  };
+  struct Pair {
+    uint32_t token;
+    float weight;
+  };
+  struct Buffer {
+    explicit Buffer(size_t bytes);
+    std::unique_ptr<uint8_t, void (*)(void*)> data;
+  };
+
+  void run_token(size_t token, int worker);
+  void run_hidden(size_t chosen, size_t first_block);
+  void run_output(size_t first_block);
+  void multiply_hidden(const Chosen& chosen, size_t block, bool more);
+  void add_output(const Chosen& chosen, size_t block, const uint8_t* next);
+  const uint8_t* rounded_token(size_t token) const { return tokens_.data.get() + token * token_bytes_; }
+  float* product(size_t pair) const { return (float*)products_.data.get() + pair * product_floats_; }
+  const uint8_t* rounded_product(size_t pair) const { return rounded_.data.get() + pair * rounded_bytes_; }
+
+  const ExpertsConfig config_;
+  const Kernels& kernels_;
+  Pool& pool_;
+  const ActivationLayout outer_, inner_;  // of x, and of the products
+  const size_t token_bytes_, rounded_bytes_, product_floats_;
+  const size_t hidden_step_, output_step_minimum_;  // row blocks of a unit
+
+  const uint64_t* table_ = nullptr;
+  size_t layers_ = 0, experts_ = 0;
+
+  Request request_{};
+  std::vector<Pair> order_;      // tokens by expert
+  std::vector<uint32_t> place_;  // of each expert: its number among the chosen, plus one
+  std::vector<uint32_t> ids_;
+  std::unique_ptr<Chosen[]> chosen_;
+  size_t num_chosen_ = 0, hidden_units_ = 0, output_step_ = 1;
+  alignas(64) std::atomic<size_t> rounded_tokens_{0};
+  Buffer tokens_, products_, rounded_, scratch_;
+};
+
+}  // namespace strata

@@ -1,0 +1,65 @@
+// Requests from the GPU through host memory that both can reach.
+//
+// The other side writes the request's fields and its numbers, then a value other than zero into `request`. The pool takes
+// it by writing zero there, computes, writes the result and `status`, then the same value into `done`. So a value may be
+// a count, or a constant of a recorded graph as long as two requests in turn have different ones.
+#pragma once
+
+#include "experts.h"
+
+namespace strata {
+
+struct MailboxHeader {
+  alignas(64) std::atomic<uint32_t> request;
+  int32_t layer, tokens;
+  alignas(64) std::atomic<uint32_t> done;
+  std::atomic<int32_t> status;  // a Fault
+};
+static_assert(sizeof(MailboxHeader) == 128, "two cache lines, one for each side to write");
+
+class Mailbox : public Source, public Work {
+ public:
+  Mailbox(Experts& experts, MailboxHeader* header, const Request& places)
+      : experts_(experts), header_(header), request_(places) {}
+
+  Taken take(Work*& work, uint32_t& units) override {
+    const uint32_t value = header_->request.load(std::memory_order_acquire);
+    if (value == 0) return Taken::NOTHING;
+    header_->request.store(0, std::memory_order_relaxed);
+    value_ = value;
+    request_.layer = size_t(header_->layer);
+    request_.tokens = size_t(header_->tokens);
+    const Fault fault = experts_.prepare(request_, units);
+    if (fault != Fault::NONE) {
+      answer(fault);
+      return Taken::REFUSED;
+    }
+    work = this;
+    return Taken::JOB;
+  }
+
+  bool refuse() override {
+    const uint32_t value = header_->request.exchange(0, std::memory_order_acq_rel);
+    if (value == 0) return false;
+    value_ = value;
+    answer(Fault::FAILED);
+    return true;
+  }
+
+  void run(uint32_t unit, int worker) override { experts_.run(unit, worker); }
+  void finish(bool failed) override { answer(failed ? Fault::FAILED : Fault::NONE); }
+
+ private:
+  // A fault stays until the engine has seen it: later requests do not wipe it out.
+  void answer(Fault fault) {
+    if (fault != Fault::NONE) header_->status.store(int32_t(fault), std::memory_order_relaxed);
+    header_->done.store(value_, std::memory_order_release);
+  }
+
+  Experts& experts_;
+  MailboxHeader* const header_;
+  Request request_;
+  uint32_t value_ = 0;
+};
+
+}  // namespace strata

@@ -1,0 +1,228 @@
+#include "pool.h"
+
+#include <sched.h>
+
+#include <cstdio>
+
+#include "futex.h"
+
+namespace strata {
+namespace {
+
+constexpr int UNIT_BITS = 20;
+constexpr uint64_t UNIT_MASK = (1u << UNIT_BITS) - 1;
+constexpr int64_t STOP_NANOSECONDS = 1'000'000'000;  // that a worker has to end its unit
+constexpr int64_t REFUSE_NANOSECONDS = 1'000'000;    // between two looks for requests of a pool that has failed
+
+}  // namespace
+
+void Pool::relax() {
+#ifdef STRATA_X86
+  __builtin_ia32_pause();
+#else
+  yield();
+#endif
+}
+
+void Pool::yield() { sched_yield(); }
+
+Pool* Pool::start(const std::vector<int>& cores, int64_t timeout, int64_t spin, int& errno_) {
+  std::unique_ptr<Pool> pool(new Pool(timeout, spin));
+  bool started = true;
+  for (size_t i = 0; i < cores.size() && started; ++i) {
+    auto worker = std::make_unique<Worker>();
+    worker->pool = pool.get();
+    worker->index = int(i);
+    char name[16];
+    snprintf(name, sizeof name, "strata-cpu-%d", int(i) % 1000);
+    started = pool->start_thread(worker->thread, enter_worker, worker.get(), cores[i], name, errno_);
+    if (started) pool->workers_.push_back(std::move(worker));
+  }
+  if (started) {
+    started = pool->watched_ = pool->start_thread(pool->watchdog_, enter_watchdog, pool.get(), -1, "strata-watch", errno_);
+  }
+  if (started) return pool.release();
+  if (!pool->stop()) pool.release();  // what a thread still uses must stay
+  return nullptr;
+}
+
+bool Pool::start_thread(pthread_t& thread, void* (*enter)(void*), void* argument, int core, const char* name, int& errno_) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  if (core >= 0) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(size_t(core), &cores);
+    pthread_attr_setaffinity_np(&attributes, sizeof cores, &cores);
+  }
+  errno_ = pthread_create(&thread, &attributes, enter, argument);
+  pthread_attr_destroy(&attributes);
+  if (errno_ == 0) pthread_setname_np(thread, name);
+  return errno_ == 0;
+}
+
+bool Pool::stop() {
+  stop_ = 1;
+  failed_ = true;  // units that wait for others end
+  wake_all(stop_);
+  call_.fetch_add(1);
+  wake_all(call_);
+  timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += STOP_NANOSECONDS / 1'000'000'000;
+  bool all = true;
+  for (auto& worker : workers_) all &= pthread_timedjoin_np(worker->thread, nullptr, &until) == 0;
+  if (watched_) all &= pthread_timedjoin_np(watchdog_, nullptr, &until) == 0;
+  return all;
+}
+
+void* Pool::enter_worker(void* worker) {
+  Worker& me = *static_cast<Worker*>(worker);
+  me.pool->work(me);
+  return nullptr;
+}
+
+void* Pool::enter_watchdog(void* pool) {
+  static_cast<Pool*>(pool)->watch();
+  return nullptr;
+}
+
+void Pool::work(Worker& me) {
+  do {
+    uint32_t unit, mine = 0;
+    me.busy.store(true, std::memory_order_relaxed);
+    while (!failed() && take(unit)) {
+      work_->run(unit, me.index);
+      ++mine;
+    }
+    me.busy.store(false, std::memory_order_relaxed);
+    // The job cannot end, nor another begin, before these are counted.
+    if (mine && done_.fetch_add(mine, std::memory_order_acq_rel) + mine == units_) complete();
+  } while (idle(me));
+}
+
+bool Pool::take(uint32_t& unit) {
+  uint64_t seen = ticket_.load(std::memory_order_acquire);
+  do {
+    const uint64_t units = seen >> UNIT_BITS & UNIT_MASK;
+    unit = uint32_t(seen & UNIT_MASK);
+    if (unit >= units) return false;
+  } while (!ticket_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+  return true;
+}
+
+void Pool::begin(Work& work, uint32_t units) {
+  work_ = &work;
+  units_ = units;
+  done_.store(0, std::memory_order_relaxed);
+  since_.store(now(), std::memory_order_relaxed);
+  active_.store(true, std::memory_order_relaxed);
+  const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 2 * UNIT_BITS) + 1;
+  ticket_.store(number << 2 * UNIT_BITS | uint64_t(units) << UNIT_BITS, std::memory_order_seq_cst);
+  wake();
+}
+
+void Pool::wake() {
+  if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+  call_.fetch_add(1, std::memory_order_seq_cst);
+  wake_all(call_);
+}
+
+void Pool::complete() {
+  Work& work = *work_;
+  since_.store(now(), std::memory_order_relaxed);
+  // A failure found meanwhile has told the waiters already.
+  if (!active_.exchange(false, std::memory_order_acq_rel)) return;
+  work.finish(false);
+  completed_.fetch_add(1, std::memory_order_release);
+  wake_all(completed_);
+}
+
+Wait Pool::run(Work& work, uint32_t units) {
+  const uint32_t before = completed_.load(std::memory_order_acquire);
+  if (failed()) return Wait::FAILED;
+  begin(work, units);
+  const int64_t spin_until = now() + spin_;
+  while (completed_.load(std::memory_order_acquire) == before) {
+    if (now() < spin_until) {
+      relax();
+    } else {
+      wait_while(completed_, before);
+    }
+  }
+  return failed() ? Wait::FAILED : Wait::DONE;
+}
+
+void Pool::expect(Source* source, uint32_t count) {
+  source_.store(source, std::memory_order_release);
+  since_.store(now(), std::memory_order_relaxed);
+  expected_.fetch_add(count, std::memory_order_seq_cst);
+  wake();
+}
+
+// Called by the first worker while it has nothing to do: whether a request has become a job.
+bool Pool::poll(Worker& me) {
+  if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || active_.load(std::memory_order_acquire)) return false;
+  Work* work;
+  uint32_t units;
+  const Taken taken = source_.load(std::memory_order_acquire)->take(work, units);
+  if (taken == Taken::NOTHING) return false;
+  if (taken == Taken::JOB) begin(*work, units);
+  expected_.fetch_sub(1, std::memory_order_acq_rel);  // only now: between the two the watchdog has a job to watch
+  return taken == Taken::JOB;
+}
+
+// Waits for work; false when the pool ends.
+bool Pool::idle(Worker& me) {
+  const auto has_units = [this] {
+    const uint64_t seen = ticket_.load(std::memory_order_seq_cst);
+    return (seen & UNIT_MASK) < (seen >> UNIT_BITS & UNIT_MASK) && !failed();
+  };
+  int64_t spin_until = now() + spin_;
+  for (uint32_t spins = 1;; ++spins) {
+    if (stop_.load(std::memory_order_acquire)) return false;
+    if (has_units() || poll(me)) return true;
+    relax();
+    if (spins % 64) continue;
+    const bool expecting = expected_.load(std::memory_order_acquire) && !failed();
+    if (expecting || now() < spin_until) continue;
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t call = call_.load(std::memory_order_seq_cst);
+    if (!has_units() && !(expected_.load(std::memory_order_seq_cst) && !failed()) && !stop_.load(std::memory_order_seq_cst)) {
+      wait_while(call_, call);
+    }
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    spin_until = now() + spin_;
+  }
+}
+
+void Pool::fail(bool active) {
+  failed_.store(true, std::memory_order_release);
+  Source* source = source_.load(std::memory_order_acquire);
+  // A request that lies there untaken is the workers' fault, not its sender's.
+  const bool waiting = !active && source && source->refuse();
+  overdue_ = active || waiting;
+  expected_.store(0, std::memory_order_release);
+  if (active_.exchange(false, std::memory_order_acq_rel)) work_->finish(true);
+  completed_.fetch_add(1, std::memory_order_release);
+  wake_all(completed_);
+}
+
+void Pool::watch() {
+  while (!stop_.load(std::memory_order_acquire)) {
+    Source* source = source_.load(std::memory_order_acquire);
+    const bool refusing = failed() && source;
+    wait_while(stop_, 0, refusing ? REFUSE_NANOSECONDS : timeout_ / 4 + 1);
+    if (stop_.load(std::memory_order_acquire)) return;
+    if (failed()) {
+      // What a recorded graph still asks for must be answered, or the GPU never ends its step.
+      if (source) source->refuse();
+      continue;
+    }
+    const bool active = active_.load(std::memory_order_acquire);
+    if (!active && !expected_.load(std::memory_order_acquire)) continue;
+    if (now() - since_.load(std::memory_order_relaxed) > timeout_) fail(active);
+  }
+}
+
+}  // namespace strata

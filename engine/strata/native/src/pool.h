@@ -1,0 +1,126 @@
+// Threads bound to cores that share out the units of one job at a time.
+//
+// A unit is taken with one compare-and-swap of a ticket that holds the job's number, its units and the next of them; a
+// worker that comes late finds nothing left and disturbs nothing. Idle workers spin for a moment (and while requests
+// through a mailbox are expected), then sleep in the kernel. A watchdog of its own ends a job that takes too long: then
+// the pool has failed for good, its waiters are told, and whoever asks later is refused: nothing waits for ever.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace strata {
+
+class Pool;
+
+// A job. Units are begun in ascending order, so a unit may wait for those before it.
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual void run(uint32_t unit, int worker) = 0;
+  // Called once all units are done, by the last worker, before anyone is told; `failed` instead where the pool failed.
+  virtual void finish(bool failed) = 0;
+};
+
+enum class Taken { NOTHING, JOB, REFUSED };
+
+// Where jobs come from that nobody calls in.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // The next job, if it is there; REFUSED is one that came and is over already. Asked by one worker, never while a job
+  // runs.
+  virtual Taken take(Work*& work, uint32_t& units) = 0;
+  // Answers a request that waits with a failure; whether there was one. For a pool that has failed.
+  virtual bool refuse() = 0;
+};
+
+enum class Wait { DONE, FAILED };
+
+class Pool {
+ public:
+  static constexpr uint32_t MAX_UNITS = (1u << 20) - 1;
+
+  // One worker on each of `cores`. `timeout` and `spin` in nanoseconds: what a job may take, and how long an idle worker
+  // spins. Null where a thread cannot be started or bound; `errno_` says why.
+  static Pool* start(const std::vector<int>& cores, int64_t timeout, int64_t spin, int& errno_);
+
+  // Ends the workers; false where one does not end: then everything it may use has to stay.
+  bool stop();
+
+  // Runs a job and waits for it. One caller at a time.
+  Wait run(Work& work, uint32_t units);
+
+  // Jobs that `source` will bring; the workers spin until they have come.
+  void expect(Source* source, uint32_t count);
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // What failed: a job that ran too long (true) or a request that never came (false).
+  bool overdue() const { return overdue_; }
+  int size() const { return int(workers_.size()); }
+  // Whether a worker is in a unit just now, or hangs in one.
+  bool busy(int worker) const { return workers_[size_t(worker)]->busy.load(std::memory_order_relaxed); }
+
+  // Spins until `ready()` is true; false where the pool fails before. For units that need others.
+  template <class Ready>
+  bool wait_until(const Ready& ready) {
+    for (uint32_t spins = 0; !ready(); ++spins) {
+      if ((spins & 1023) == 1023) {
+        if (failed()) return false;
+        yield();  // there may be more workers than free cores
+      }
+      relax();
+    }
+    return true;
+  }
+
+ private:
+  struct alignas(64) Worker {
+    Pool* pool;
+    int index;
+    pthread_t thread;
+    std::atomic<bool> busy{false};
+  };
+
+  Pool(int64_t timeout, int64_t spin) : timeout_(timeout), spin_(spin) {}
+  static void relax();
+  static void yield();
+  static void* enter_worker(void* worker);
+  static void* enter_watchdog(void* pool);
+  void work(Worker& me);
+  bool take(uint32_t& unit);
+  void begin(Work& work, uint32_t units);
+  void complete();
+  bool idle(Worker& me);
+  bool poll(Worker& me);
+  void fail(bool active);
+  void watch();
+  void wake();
+  bool start_thread(pthread_t& thread, void* (*enter)(void*), void* argument, int core, const char* name, int& errno_);
+
+  const int64_t timeout_, spin_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  pthread_t watchdog_{};
+  bool watched_ = false;
+
+  alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job : 24, units : 20, next unit : 20
+  alignas(64) std::atomic<uint32_t> done_{0};    // units of this job
+  std::atomic<bool> active_{false};
+  Work* work_ = nullptr;
+  uint32_t units_ = 0;
+  std::atomic<int64_t> since_{0};  // when the job began, or the last one ended
+  alignas(64) std::atomic<uint32_t> completed_{0};  // number of jobs that ended; waited on
+  alignas(64) std::atomic<uint32_t> call_{0};       // changes when there may be work; waited on
+  std::atomic<int> sleepers_{0};
+  std::atomic<uint32_t> expected_{0};
+  std::atomic<Source*> source_{nullptr};
+  std::atomic<uint32_t> stop_{0};  // waited on by the watchdog
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> overdue_{false};
+};
+
+}  // namespace strata

@@ -1,0 +1,10 @@
+#define VARIANT avx2
+#include "simd_avx2.h"
+
+#include "elementwise.h"
+#include "multiply.h"
+
+namespace strata {
+extern const Kernels avx2_kernels;
+const Kernels avx2_kernels = {"avx2", avx2::multiply, avx2::quantise, avx2::gate, avx2::read};
+}  // namespace strata

@@ -1,0 +1,10 @@
+#define VARIANT scalar
+#include "simd_scalar.h"
+
+#include "elementwise.h"
+#include "multiply.h"
+
+namespace strata {
+extern const Kernels scalar_kernels;
+const Kernels scalar_kernels = {"scalar", scalar::multiply, scalar::quantise, scalar::gate, scalar::read};
+}  // namespace strata

@@ -1,0 +1,350 @@
+"""The pool's threads: jobs in a row, requests through a mailbox, sleep, and failures that end in an error."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from strata.errors import EngineError, HardwareError, OptionError
+from strata.native import cores, library
+from strata.native.layout import TileLayout
+from strata.native.mailbox import DONE, LAYER, REQUEST, TOKENS, MailboxLayout
+from strata.native.pool import ExpertPool, PoolOptions
+from tests.native.experts import Expert, aligned, expected
+
+LAYOUT = TileLayout("int4", 64, 64)
+
+
+class Layers:
+    """Two layers of two experts, and one expert that is not in host memory."""
+
+    def __init__(self, layout: TileLayout = LAYOUT) -> None:
+        self.experts = [[Expert.random(layout, seed=10 * layer + i) for i in range(2)] for layer in range(2)]
+        self.blobs = [[expert.tiles() for expert in layer] for layer in self.experts]
+        self.table = torch.tensor([[*(blob.data_ptr() for blob in layer), 0] for layer in self.blobs])
+
+    def give(self, pool: ExpertPool) -> None:
+        pool.set_table(self.table.data_ptr(), 2, 3, self)
+
+
+class Job:
+    """Buffers of one job, also as a mailbox."""
+
+    def __init__(self, tokens: int = 2, top_k: int = 2, hidden: int = 64) -> None:
+        self.layout = MailboxLayout(tokens, top_k, hidden, "float32")
+        self.buffer = aligned(self.layout.num_bytes).zero_()
+        self.address = self.buffer.data_ptr()
+        self.ids = self._view(self.layout.ids_offset, torch.int32, tokens, top_k)
+        self.weights = self._view(self.layout.weights_offset, torch.float32, tokens, top_k)
+        self.x = self._view(self.layout.x_offset, torch.float32, tokens, hidden)
+        self.y = self._view(self.layout.y_offset, torch.float32, tokens, hidden)
+        self.ids.copy_(torch.tensor([[0, 1], [1, -1]])[:tokens, :top_k])
+        self.weights.copy_(torch.rand(tokens, top_k))
+        self.x.copy_(torch.randn(tokens, hidden))
+
+    def _view(self, offset: int, dtype: torch.dtype, rows: int, cols: int) -> torch.Tensor:
+        return self.buffer[offset : offset + rows * cols * 4].view(dtype).view(rows, cols)
+
+    def word(self, offset: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_address(self.address + offset)
+
+    def send(self, value: int, layer: int, tokens: int = 2) -> None:
+        self.y.fill_(float("nan"))
+        self.word(LAYER).value, self.word(TOKENS).value = layer, tokens
+        self.word(REQUEST).value = value
+
+    def run(self, pool: ExpertPool, layer: int, tokens: int = 2) -> None:
+        places = (self.x, self.ids, self.weights, self.y)
+        pool.run(layer, tokens, *(tensor.data_ptr() for tensor in places))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.001)
+
+
+def pool_options(**changes: object) -> PoolOptions:
+    defaults: dict[str, object] = {
+        "top_k": 2,
+        "max_tokens": 2,
+        "number": "float32",
+        "activations": "int16",
+        "cores": [0, 1],
+    }
+    return PoolOptions(**{**defaults, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pool() -> Iterator[ExpertPool]:
+    with ExpertPool(LAYOUT, pool_options()) as pool:
+        yield pool
+
+
+def assert_right(job: Job, layers: Layers, layer: int) -> None:
+    wanted = expected(dict(enumerate(layers.experts[layer])), job.x, job.ids, job.weights)
+    assert (job.y.double() - wanted).norm() < 3e-4 * wanted.norm()
+
+
+def test_jobs_in_a_row(pool: ExpertPool) -> None:
+    layers, job = Layers(), Job()
+    layers.give(pool)
+    for i in range(200):
+        job.x.copy_(torch.randn(2, 64))
+        job.run(pool, i % 2)
+        assert_right(job, layers, i % 2)
+
+
+def test_a_job_without_experts_gives_zeros(pool: ExpertPool) -> None:
+    Layers().give(pool)
+    job = Job()
+    job.ids.fill_(-1)
+    job.y.fill_(float("nan"))
+    job.run(pool, 0)
+    assert not job.y.any()
+
+
+def test_more_threads_than_cores() -> None:
+    layers, job = Layers(), Job()
+    with ExpertPool(LAYOUT, pool_options(cores=[0] * 12)) as pool:
+        layers.give(pool)
+        for i in range(20):
+            job.run(pool, i % 2)
+            assert_right(job, layers, i % 2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "tokens", "expert", "words"),
+    [
+        pytest.param(2, 2, 0, "a layer that the address table does not have", id="layer"),
+        pytest.param(0, 3, 0, "more tokens than the pool was opened for", id="tokens"),
+        pytest.param(0, 0, 0, "or none", id="no token"),
+        pytest.param(0, 2, 3, "an expert that the address table does not have", id="expert"),
+        pytest.param(0, 2, 2, "an expert that is not in host memory", id="absent"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_and_the_next_one_runs(
+    pool: ExpertPool, layer: int, tokens: int, expert: int, words: str
+) -> None:
+    layers, job = Layers(), Job()
+    layers.give(pool)
+    job.ids[1, 0] = expert
+    with pytest.raises(EngineError, match=words):
+        job.run(pool, layer, tokens)
+    job.ids[1, 0] = 1
+    job.run(pool, 1)
+    assert_right(job, layers, 1)
+
+
+def test_requests_through_a_mailbox(pool: ExpertPool) -> None:
+    layers, job = Layers(), Job()
+    layers.give(pool)
+    pool.attach(job.address, job.layout, job)
+    for value in range(1, 51):
+        pool.expect(1)
+        job.send(value, value % 2)
+        wait_for(lambda value=value: job.word(DONE).value == value)  # type: ignore[misc]
+        assert job.word(REQUEST).value == 0
+        assert_right(job, layers, value % 2)
+    pool.check()
+    job.run(pool, 0)  # calls go on between requests
+    assert_right(job, layers, 0)
+
+
+def test_a_request_that_cannot_be_answered_does_not_keep_the_gpu_waiting(pool: ExpertPool) -> None:
+    layers, job = Layers(), Job()
+    layers.give(pool)
+    pool.attach(job.address, job.layout, job)
+    pool.expect(2)
+    job.send(7, 5)
+    wait_for(lambda: job.word(DONE).value == 7)
+    job.send(8, 1)
+    wait_for(lambda: job.word(DONE).value == 8)
+    assert_right(job, layers, 1)
+    with pytest.raises(EngineError, match="a layer that the address table does not have"):
+        pool.check()  # still, although a later request was answered
+    pool.check()
+
+
+def test_a_request_that_never_comes_is_an_error() -> None:
+    job = Job()
+    with ExpertPool(LAYOUT, pool_options(timeout_seconds=0.05)) as pool:
+        Layers().give(pool)
+        pool.attach(job.address, job.layout, job)
+        pool.expect(1)
+        wait_for(lambda: library.load().strata_pool_state(pool._handle) != 0)
+        with pytest.raises(EngineError, match=r"no request .* within 0\.05 s"):
+            pool.check()
+        with pytest.raises(EngineError):
+            job.run(pool, 0)
+
+
+def test_a_job_that_takes_too_long_is_an_error() -> None:
+    layout = TileLayout("int4", 2048, 2048)
+    expert = Expert.random(layout, seed=0)
+    blob = expert.tiles()
+    table = torch.tensor([[blob.data_ptr()]])
+    tokens = 512  # seconds of work
+    job = Job(tokens=2, hidden=2048)
+    ids, weights = torch.zeros(tokens, 1, dtype=torch.int32), torch.ones(tokens, 1)
+    x, y = torch.randn(2, tokens, 2048)
+    options = pool_options(top_k=1, max_tokens=tokens, variant="scalar", cores=[0], timeout_seconds=0.02)
+    with ExpertPool(layout, options) as pool:
+        pool.set_table(table.data_ptr(), 1, 1, (table, blob, job))
+        began = time.monotonic()
+        with pytest.raises(
+            EngineError, match=r"took more than 0\.02 s for one layer \(1 threads, busy still on cores \[0\]\)"
+        ):
+            pool.run(0, tokens, x.data_ptr(), ids.data_ptr(), weights.data_ptr(), y.data_ptr())
+        assert time.monotonic() - began < 5
+
+
+HANGING = """
+    import ctypes, os
+    from pathlib import Path
+    from strata.errors import EngineError
+    from strata.native.layout import TileLayout
+    from strata.native.mailbox import DONE, LAYER, REQUEST, TOKENS, MailboxLayout
+    from strata.native.pool import ExpertPool, PoolOptions
+
+    # A thread that gets the signal sleeps in its handler for ever.
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    libc.signal(10, ctypes.cast(libc.pause, ctypes.c_void_p))
+    layout = TileLayout("int4", 64, 64)
+
+    def aligned(num_bytes):
+        memory = ctypes.create_string_buffer(num_bytes + 128)
+        return memory, -(-ctypes.addressof(memory) // 128) * 128
+
+    def attempt(call):
+        try:
+            call()
+        except EngineError as error:
+            print(error, flush=True)
+
+    blob, blob_address = aligned(layout.num_bytes)
+    table = ctypes.c_uint64(blob_address)
+    box_layout = MailboxLayout(1, 1, 64)
+    for how in ("call", "mailbox"):
+        before = set(os.listdir("/proc/self/task"))
+        box, box_address = aligned(box_layout.num_bytes)
+        word = lambda offset: ctypes.c_uint32.from_address(box_address + offset)
+        pool = ExpertPool(layout, PoolOptions(top_k=1, max_tokens=1, cores=[0, 1], timeout_seconds=0.2))
+        pool.set_table(ctypes.addressof(table), 1, 1, blob)
+        pool.attach(box_address, box_layout, box)
+        places = (box_layout.x_offset, box_layout.ids_offset, box_layout.weights_offset, box_layout.y_offset)
+        run = lambda: pool.run(0, 1, *(box_address + place for place in places))
+        run()
+        for task in set(os.listdir("/proc/self/task")) - before:
+            if Path(f"/proc/self/task/{task}/comm").read_text().startswith("strata-cpu"):
+                libc.syscall(234, os.getpid(), int(task), 10)  # tgkill
+        if how == "call":
+            attempt(run)
+        else:
+            pool.expect(2)
+            for value in (5, 6):  # the second one after the failure
+                word(TOKENS).value, word(REQUEST).value = 1, value
+                while word(DONE).value != value:
+                    libc.usleep(1000)
+            attempt(pool.check)
+        attempt(pool.close)
+    os._exit(0)
+"""
+
+
+def test_threads_that_hang_end_in_errors() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(HANGING)],
+        env=os.environ | {"PYTHONPATH": str(root / "engine")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    errors = done.stdout.splitlines()
+    assert len(errors) == 4, done.stdout + done.stderr
+    for late, stuck in (errors[:2], errors[2:]):
+        assert "took more than 0.2 s" in late
+        assert "does not end" in stuck
+
+
+def test_an_idle_pool_takes_no_cpu() -> None:
+    with ExpertPool(LAYOUT, pool_options(spin_seconds=0.0)) as pool:
+        layers, job = Layers(), Job()
+        layers.give(pool)
+        job.run(pool, 0)
+
+        def states() -> set[str]:
+            found = set()
+            for task in Path("/proc/self/task").iterdir():
+                name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+                if name.startswith("strata-"):
+                    found.add(rest.split()[0])
+            return found
+
+        wait_for(lambda: states() == {"S"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        pytest.param(
+            {"cores": [100_000]}, HardwareError, r"cores \[100000\]: Invalid argument; this process may", id="core"
+        ),
+        pytest.param({"cores": []}, HardwareError, "no core is left", id="no core"),
+        pytest.param({"variant": "sse9"}, HardwareError, "cannot run 'sse9'; it can run scalar", id="variant"),
+        pytest.param(
+            {"activations": "int3"}, OptionError, "activations 'int3' is unknown; one of int8, int16", id="activations"
+        ),
+    ],
+)
+def test_options_that_cannot_be(changes: dict[str, object], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        ExpertPool(LAYOUT, pool_options(**changes))
+
+
+def test_without_the_library_it_is_said_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(HardwareError, match="make native"):
+        library.load(tmp_path / "libstrata.so")
+    (tmp_path / "other.so").symlink_to("/lib/x86_64-linux-gnu/libc.so.6")
+    with pytest.raises(HardwareError, match="another version of Strata"):
+        library.load(tmp_path / "other.so")
+
+
+def test_importing_the_package_needs_neither_torch_nor_the_library() -> None:
+    code = (
+        "import sys; import strata.native.pool, strata.native.tiles, strata.native.mailbox, strata.native.reference; "
+        "import strata.native.library as l; assert 'torch' not in sys.modules; assert not l.load.cache_info().currsize"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env=os.environ | {"PYTHONPATH": "engine"},
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_one_core_of_each_pair(tmp_path: Path) -> None:
+    for cpu, siblings in enumerate(["0,4", "1,5", "2,6", "3,7"] * 2):
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{siblings}\n")
+    for node, cpus in enumerate(["0-1,4-5", "2-3,6-7"]):
+        directory = tmp_path / f"sys/devices/system/node/node{node}"
+        directory.mkdir(parents=True)
+        (directory / "cpulist").write_text(f"{cpus}\n")
+        (directory / "meminfo").write_text(f"Node {node} MemTotal:  1000 kB\n")
+    everything = frozenset(range(8))
+    assert cores.physical_cores(None, tmp_path, everything) == (0, 1, 2, 3)
+    assert cores.physical_cores(1, tmp_path, everything) == (2, 3)
+    assert cores.physical_cores(1, tmp_path, frozenset({0, 6, 7})) == (6, 7)
+    assert cores.physical_cores(5, tmp_path, everything) == ()
