@@ -188,5 +188,6 @@ def line(found: Measurement) -> str:
     """A line of the table under ``HEADER``."""
     return (
         f"{found.variant:<12} {found.activations:<11} {found.num_threads:>8} {found.prefetch_bytes:>9}"
-        f" {found.tokens:>7} {found.job_seconds * 1e6:>9.0f} {found.rate / 1e9:>6.1f} {found.read / 1e9:>6.1f} {found.share:>6.2f}"
+        f" {found.tokens:>7} {found.job_seconds * 1e6:>9.0f} {found.rate / 1e9:>6.1f} {found.read / 1e9:>6.1f}"
+        f" {found.share:>6.2f}"
     )
