@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from strata_operator.api.hardware import Hardware
+from strata_operator.api.node import GPU_PRODUCT_LABEL, PCIE_GENERATION_LABEL, PCIE_WIDTH_LABEL, VRAM_LABEL
 from strata_operator.api.scheduling import Scheduling
 
 # What GPU Feature Discovery writes. Time-sliced cards ("-SHARED") are left out on purpose: their memory is shared with
 # pods that nobody here knows of, so no budget would hold.
 PRODUCT_LABEL = "nvidia.com/gpu.product"
+MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB
 PRODUCTS = {
     "RTX3090": "NVIDIA-GeForce-RTX-3090",
     "RTX3090Ti": "NVIDIA-GeForce-RTX-3090-Ti",
@@ -17,6 +19,8 @@ PRODUCTS = {
     "RTX4090D": "NVIDIA-GeForce-RTX-4090-D",
 }
 GPU_RESOURCE = "nvidia.com/gpu"
+
+Expression = dict[str, Any]
 
 
 def products(hardware: Hardware) -> list[str]:
@@ -27,18 +31,41 @@ def products(hardware: Hardware) -> list[str]:
 def affinity(hardware: Hardware) -> dict[str, Any]:
     """A GPU model requires one of the named cards; a CPU model prefers to leave GPU nodes to those that need them."""
     if hardware.accelerator == "nvidia":
-        named = {"key": PRODUCT_LABEL, "operator": "In", "values": products(hardware)}
-        node: dict[str, Any] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [named]}]},
-        }
+        terms = [{"matchExpressions": expressions} for expressions in _card_terms(hardware)]
+        node: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     else:
-        without = {"key": PRODUCT_LABEL, "operator": "DoesNotExist"}
+        without = [{"key": label, "operator": "DoesNotExist"} for label in (PRODUCT_LABEL, GPU_PRODUCT_LABEL)]
         node = {
             "preferredDuringSchedulingIgnoredDuringExecution": [
-                {"weight": 100, "preference": {"matchExpressions": [without]}}
+                {"weight": 100, "preference": {"matchExpressions": without}}
             ],
         }
     return {"nodeAffinity": node}
+
+
+def _card_terms(hardware: Hardware) -> list[list[Expression]]:
+    """Sets of labels, any of which will do: what the node's agent writes, and what GPU Feature Discovery does.
+
+    The latter knows a card's memory, but no PCIe link.
+    """
+    names, link = products(hardware), hardware.min_pcie
+    terms = [
+        [
+            {"key": GPU_PRODUCT_LABEL, "operator": "In", "values": names},
+            *_at_least(VRAM_LABEL, hardware.min_vram_gib),
+            *_at_least(PCIE_GENERATION_LABEL, link.generation),
+            *_at_least(PCIE_WIDTH_LABEL, link.width),
+        ]
+    ]
+    if link.generation is None and link.width is None:
+        # Half a GiB less: an RTX 4090 has 24564 MiB.
+        mib = None if hardware.min_vram_gib is None else hardware.min_vram_gib * 1024 - 512
+        terms.append([{"key": PRODUCT_LABEL, "operator": "In", "values": names}, *_at_least(MEMORY_LABEL, mib)])
+    return terms
+
+
+def _at_least(label: str, number: int | None) -> list[Expression]:
+    return [] if number is None else [{"key": label, "operator": "Gt", "values": [str(number - 1)]}]
 
 
 def tolerations(hardware: Hardware, scheduling: Scheduling) -> list[dict[str, Any]]:
@@ -64,10 +91,15 @@ def tolerations(hardware: Hardware, scheduling: Scheduling) -> list[dict[str, An
 
 def needs(hardware: Hardware) -> str:
     """The placement in words, for conditions."""
+    own = f"cpu {hardware.cpu} and memory {hardware.memory} free"
     if hardware.accelerator == "cpu":
-        return f"a node with cpu {hardware.cpu} and memory {hardware.memory} free"
-    cards = " or ".join(products(hardware))
-    return (
-        f"a node labelled {PRODUCT_LABEL} {cards} with {GPU_RESOURCE} {hardware.count}, cpu {hardware.cpu} and "
-        f"memory {hardware.memory} free"
-    )
+        return f"a node with {own}"
+    card = " or ".join(products(hardware))
+    if hardware.min_vram_gib is not None:
+        card += f" of {hardware.min_vram_gib} GiB"
+    link = hardware.min_pcie
+    if link.generation is not None or link.width is not None:
+        generation = f"generation {link.generation}" if link.generation is not None else ""
+        width = f"{link.width} lanes" if link.width is not None else ""
+        card += f" at PCIe {' with '.join(filter(None, (generation, width)))}"
+    return f"a node with {GPU_RESOURCE} {hardware.count}, labelled {PRODUCT_LABEL} {card}, {own}"

@@ -14,6 +14,8 @@ from strata_operator.api.names import HASH_ANNOTATION
 from strata_operator.api.observed import Observed
 
 Manifest = Mapping[str, Any]
+# What a pod is made of: it changes together or not at all, for a pod that is started anew reads the ConfigMap again.
+_HELD = ("ConfigMap", "Deployment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,19 @@ def plan(
     """Apply only what differs: absent, rendered differently, or changed by somebody else.
 
     A child that is being deleted is left alone until it is gone, and one that is not ours is never touched. ``hold`` is
-    why no pod of this spec may start: a Deployment is then neither made nor given the new spec, and what runs goes on.
+    why no pod of this spec may start: what pods are made of is then left as it is, and what runs goes on.
     """
     actions: list[Action] = []
     blocked: list[Trouble] = []
     waiting: list[str] = []
+    held: Trouble | None = None
     for kind, manifest in desired.items():
         if blocked or waiting:
             break  # a pod must not start with a ServiceAccount or a ConfigMap that is not ours
         child = observed.children.get(kind)
-        if hold and kind == "Deployment" and (child is None or _differs(child, manifest)):
-            return Plan(tuple(actions), held=hold)
-        if child is None:
+        if hold and kind in _HELD and (child is None or _differs(child, manifest)):
+            held = hold
+        elif child is None:
             actions.append(Action("create", manifest, None))
         elif child.deleting or (child.owner_uid != model.uid and child.owner == f"{KIND}/{model.name}"):
             # Its owner was a model of this name that exists no more: the garbage collector is about to take it away.
@@ -74,7 +77,7 @@ def plan(
             lost = lost_fields(manifest, json.loads(child.owned_fields))
             if lost:
                 actions.append(Action("restore", manifest, child, lost))
-    return Plan(tuple(actions), tuple(blocked), tuple(waiting))
+    return Plan(tuple(actions), tuple(blocked), tuple(waiting), held)
 
 
 def _differs(child: Child, manifest: Manifest) -> bool:

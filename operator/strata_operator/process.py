@@ -17,7 +17,7 @@ from strata_operator.cluster.client import RESOURCES, Client, configuration
 from strata_operator.cluster.loop import Loop
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.cluster.resync import Resync
-from strata_operator.cluster.watch import Watch
+from strata_operator.cluster.watch import OptionalWatch, Watch
 from strata_operator.reconcile import Reconciler
 from strata_operator.telemetry import Telemetry
 from strata_operator.workers import Workers
@@ -25,7 +25,15 @@ from strata_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-WATCHED = ("ServiceAccount", "ConfigMap", "Service", "Deployment", "Pod")
+WATCHED = (
+    "ServiceAccount",
+    "ConfigMap",
+    "Service",
+    "NetworkPolicy",
+    "Deployment",
+    "PodDisruptionBudget",
+    "Pod",
+)
 STOP_SECONDS = 20.0  # for reconciles under way; the pod's grace period is longer
 
 
@@ -35,13 +43,15 @@ async def run(engine_image: str, address: str, port: int, workers: int) -> None:
     queue: WorkQueue[Key] = WorkQueue()
     loops: list[Loop] = []
     telemetry = Telemetry(queue, lambda: loops)
-    client = Client(config, on_request=telemetry.requested, threads=workers + len(WATCHED) + 2)
+    client = Client(config, on_request=telemetry.requested, threads=workers + len(WATCHED) + 3)
     await asyncio.to_thread(check_crd, client)
     cache = Cache(queue.add)
     nodes = Nodes(lambda: queue.add_all(cache.gpu_models()), queue.add)
     resync = Resync(client, cache)
-    loops += [resync, *(Watch(client, kind, cache) for kind in WATCHED), Watch(client, NODE_KIND, nodes, select={})]
-    reconciler = Reconciler(client, cache, nodes, engine_image=engine_image)
+    monitors = OptionalWatch(client, "PodMonitor", cache, lambda: queue.add_all(cache.models()))
+    loops += [resync, *(Watch(client, kind, cache) for kind in WATCHED), monitors]
+    loops.append(Watch(client, NODE_KIND, nodes, select={}))
+    reconciler = Reconciler(client, cache, nodes, engine_image=engine_image, has_monitors=lambda: monitors.present)
     crew = Workers(queue, reconciler, count=workers, on_done=telemetry.reconciled)
     site = await telemetry.serve(address, port)
     for loop in loops:

@@ -51,12 +51,14 @@ class Reconciler:
         nodes: Nodes,
         *,
         engine_image: str,
+        has_monitors: Callable[[], bool],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._cache = cache
         self._nodes = nodes
         self._engine_image = engine_image
+        self._has_monitors = has_monitors
         self._clock = clock
         self._outbox = events.Outbox(client, clock)
 
@@ -88,7 +90,7 @@ class Reconciler:
         """Raises MissingError where the model is gone, LeavingError where it is about to go."""
         try:
             model = StrataModel.parse(obj)
-            desired = children(model, engine_image=self._engine_image)
+            desired = children(model, engine_image=self._engine_image, monitors=self._has_monitors())
         except InvalidSpecError as error:
             generation = obj["metadata"]["generation"]
             new = statuses.refused(error, generation=generation, previous=obj["status"], now=self._clock())

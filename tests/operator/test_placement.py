@@ -1,23 +1,63 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from strata_operator.api.node import StrataNode
+from strata_operator.inventory import candidates
 from strata_operator.placement import affinity, needs, tolerations
-from tests.operator.samples import CPU, NVIDIA, model
+from tests.operator.samples import CPU, NVIDIA, model, node_object
 
 
-def test_a_gpu_model_requires_one_of_the_named_cards() -> None:
-    hardware = model(hardware={**NVIDIA, "gpus": ["RTX3090Ti", "RTX4090D"]}).hardware
-    terms = affinity(hardware)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert terms == [
-        {
-            "matchExpressions": [
-                {
-                    "key": "nvidia.com/gpu.product",
-                    "operator": "In",
-                    "values": ["NVIDIA-GeForce-RTX-3090-Ti", "NVIDIA-GeForce-RTX-4090-D"],
-                }
-            ]
-        }
+def terms(**hardware: Any) -> list[dict[str, list[str]]]:
+    """Required labels, each set with its values (or what they must be greater than)."""
+    node = affinity(model(hardware={**NVIDIA, **hardware}).hardware)["nodeAffinity"]
+    found = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    for term in found:
+        for one in term["matchExpressions"]:
+            assert one["operator"] == ("In" if "product" in one["key"] else "Gt")
+    return [{one["key"]: one["values"] for one in term["matchExpressions"]} for term in found]
+
+
+CARDS = ["NVIDIA-GeForce-RTX-3090", "NVIDIA-GeForce-RTX-4090"]
+
+
+def test_a_gpu_model_requires_one_of_the_named_cards_by_either_label() -> None:
+    named = ["NVIDIA-GeForce-RTX-3090-Ti", "NVIDIA-GeForce-RTX-4090-D"]
+    assert terms(gpus=["RTX3090Ti", "RTX4090D"]) == [
+        {"strata.ai/gpu-product": named},
+        {"nvidia.com/gpu.product": named},
     ]
+
+
+def test_memory_is_asked_of_whoever_tells_it() -> None:
+    assert terms(minVramGiB=24) == [
+        {"strata.ai/gpu-product": CARDS, "strata.ai/vram-gib": ["23"]},
+        {"nvidia.com/gpu.product": CARDS, "nvidia.com/gpu.memory": ["24063"]},
+    ]
+    assert 24564 > 24063 > 20480  # an RTX 4090, and a card of 20 GiB
+
+
+def test_a_link_is_known_to_the_agent_alone() -> None:
+    assert terms(minPcie={"generation": 3, "width": 16}) == [
+        {"strata.ai/gpu-product": CARDS, "strata.ai/pcie-generation": ["2"], "strata.ai/pcie-width": ["15"]}
+    ]
+
+
+@pytest.mark.parametrize("hardware", [{}, {"minVramGiB": 24}, {"minPcie": {"width": 8}}])
+def test_what_fits_by_its_inventory_may_be_scheduled_by_its_labels(hardware: dict[str, Any]) -> None:
+    """The two readings of one spec agree on a node whose agent writes the labels that it should."""
+    labels = {
+        "strata.ai/gpu-product": "NVIDIA-GeForce-RTX-4090",
+        "strata.ai/vram-gib": "24",
+        "strata.ai/pcie-generation": "4",
+        "strata.ai/pcie-width": "16",
+    }
+    own = terms(**hardware)[0]
+    assert candidates(model(hardware={**NVIDIA, **hardware}).hardware, [StrataNode.parse(node_object())])
+    for label, values in own.items():
+        assert labels[label] in values if "product" in label else int(labels[label]) > int(values[0])
 
 
 def test_the_default_cards_are_not_time_sliced_ones() -> None:
@@ -48,3 +88,5 @@ def test_the_user_s_tolerations_come_first() -> None:
 def test_needs_names_the_cards() -> None:
     assert "NVIDIA-GeForce-RTX-3090 or NVIDIA-GeForce-RTX-4090" in needs(model(hardware=NVIDIA).hardware)
     assert "gpu" not in needs(model(hardware=CPU).hardware)
+    whole = {**NVIDIA, "minVramGiB": 24, "minPcie": {"generation": 3, "width": 16}}
+    assert "RTX-4090 of 24 GiB at PCIe generation 3 with 16 lanes, cpu 4" in needs(model(hardware=whole).hardware)

@@ -19,7 +19,7 @@ from tests.operator.samples import NVIDIA, container, gpu, model_object, node_ob
 
 KEY = ("ns", "m")
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
-ALL = ["ServiceAccount", "ConfigMap", "Service", "Deployment"]
+ALL = ["ServiceAccount", "ConfigMap", "Service", "NetworkPolicy", "Deployment", "PodDisruptionBudget"]
 
 
 class World:
@@ -29,10 +29,18 @@ class World:
         self.client = FakeClient(model_object(**spec))
         self.cache = Cache(lambda key: None)
         self.now = CREATED
+        self.monitors = False
         self.cache.put_model(self.model)
         client = cast("Client", self.client)
         self.nodes = Nodes(lambda: None, lambda key: None)
-        self.reconcile = Reconciler(client, self.cache, self.nodes, engine_image="engine:1", clock=lambda: self.now)
+        self.reconcile = Reconciler(
+            client,
+            self.cache,
+            self.nodes,
+            engine_image="engine:1",
+            has_monitors=lambda: self.monitors,
+            clock=lambda: self.now,
+        )
 
     @property
     def model(self) -> dict[str, Any]:
@@ -127,6 +135,16 @@ def test_what_runs_goes_on_when_a_new_spec_fits_nowhere() -> None:
     world.change(generation=3)
     world.run()
     assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 0  # to stop needs no room
+
+
+def test_a_monitor_is_made_where_the_cluster_knows_the_kind() -> None:
+    world = World()
+    world.run()
+    assert ("PodMonitor", *KEY) not in world.client.objects
+    world.monitors = True
+    assert world.run() == Result("changed")
+    assert ("PodMonitor", *KEY) in world.client.objects
+    assert world.run() == Result("unchanged")
 
 
 def test_an_unknown_model_is_gone() -> None:
@@ -224,9 +242,9 @@ def test_an_outage_is_the_queue_s_business() -> None:
     ("failing", "told"),
     [
         # The children before the one that failed, then the others.
-        ("apply ConfigMap", ["created ServiceAccount", "created ConfigMap, Service, Deployment"]),
-        ("apply StrataModel", ["created ServiceAccount, ConfigMap, Service, Deployment"]),
-        ("create Event", ["created ServiceAccount, ConfigMap, Service, Deployment"]),
+        ("apply ConfigMap", ["created ServiceAccount", f"created {', '.join(ALL[1:])}"]),
+        ("apply StrataModel", [f"created {', '.join(ALL)}"]),
+        ("create Event", [f"created {', '.join(ALL)}"]),
     ],
     ids=["of a child", "of the status", "of the event"],
 )

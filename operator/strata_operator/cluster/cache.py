@@ -83,6 +83,11 @@ class Cache:
                 self.remove_model(model)
         return news
 
+    def models(self) -> list[Key]:
+        """All of them."""
+        with self._lock:
+            return list(self._models)
+
     def gpu_models(self) -> list[Key]:
         """Models that want a card."""
         with self._lock:

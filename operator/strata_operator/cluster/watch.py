@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from strata_operator.api.errors import ApiError, RefusedError, UnavailableError
+from strata_operator.api.errors import ApiError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.names import MODEL_LABEL
 from strata_operator.cluster.client import WATCH_SILENCE_SECONDS, Client
 from strata_operator.cluster.loop import Loop
 
 MODELS_ONLY = {"labelSelector": MODEL_LABEL}  # children and pods of models
+
+
+_ABSENT_SECONDS = 60.0  # until a CRD that is not there is looked for again
 
 
 class Sink(Protocol):
@@ -72,3 +75,31 @@ class Watch(Loop):
             elif event["type"] != "BOOKMARK":
                 self._sink.put(self.kind, obj)
             self._version = obj["metadata"]["resourceVersion"]
+
+
+class OptionalWatch(Watch):
+    """A kind whose CRD may not be there; ``present`` tells, and ``on_change()`` is called when that changes."""
+
+    def __init__(self, client: Client, kind: str, sink: Sink, on_change: Callable[[], None]) -> None:
+        super().__init__(client, kind, sink)
+        self.present = False
+        self._on_change = on_change
+
+    def turn(self) -> None:
+        """Follow; or wait a while for the CRD."""
+        try:
+            super().turn()
+        except MissingError:
+            self._sink.replace(self.kind, ())
+            self._tell(present=False)
+            self.synced.set()
+            self.stopped.wait(_ABSENT_SECONDS)
+
+    def _list(self) -> None:
+        super()._list()
+        self._tell(present=True)
+
+    def _tell(self, *, present: bool) -> None:
+        if present != self.present:
+            self.present = present
+            self._on_change()

@@ -8,13 +8,28 @@ from strata_operator.api.model import StrataModel
 from strata_operator.render.account import account
 from strata_operator.render.config import config
 from strata_operator.render.deployment import deployment
+from strata_operator.render.disruption import disruption
+from strata_operator.render.monitor import monitor
+from strata_operator.render.network import network
 from strata_operator.render.service import service, url
 
 __all__ = ["children", "url"]
 
 
-def children(model: StrataModel, *, engine_image: str) -> dict[str, dict[str, Any]]:
-    """Every child by its kind, in the order in which they are applied: what a pod needs comes before the pod."""
+def children(model: StrataModel, *, engine_image: str, monitors: bool = False) -> dict[str, dict[str, Any]]:
+    """Every child by its kind, in the order in which they are applied: what a pod needs comes before the pod.
+
+    ``monitors``: the cluster knows PodMonitor. Raises InvalidSpecError for a pod template that cannot be merged.
+    """
     settings = config(model)
-    made = [account(model), settings, service(model), deployment(model, settings, engine_image=engine_image)]
+    made = [
+        account(model),
+        settings,
+        service(model),
+        network(model),
+        deployment(model, settings, engine_image=engine_image),
+        disruption(model),
+    ]
+    if monitors:
+        made.append(monitor(model))
     return {child["kind"]: child for child in made}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from strata_operator.cluster import loop as rooms
-from strata_operator.cluster.watch import Watch
+from strata_operator.cluster import watch as watches
+from strata_operator.cluster.watch import OptionalWatch, Watch
 from tests.operator.cluster.server import Answer, Request, ScriptedServer, refusal
 
 SOON = 30.0
@@ -154,3 +155,33 @@ def test_a_watch_can_select_one_object() -> None:
         assert request.path == "/apis/strata.ai/v1alpha1/stratanodes"
         assert request.query["fieldSelector"] == "metadata.name=n"
         assert "labelSelector" not in request.query
+
+
+def test_a_kind_that_is_not_installed_is_waited_for(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "_ABSENT_SECONDS", 0.001)
+    told: queue.Queue[bool] = queue.Queue()
+    script = Script([Answer(404, {"message": "not found"}), page("a", version=5)], [])
+    sink = Notes()
+    with ScriptedServer(script) as server:
+        watch = OptionalWatch(server.client(), "PodMonitor", sink, lambda: told.put(watch.present))
+        watch.start()
+        assert sink.next() == ("replace", [])  # and the operator may begin without it
+        assert sink.next() == ("replace", ["a"])
+        assert told.get(timeout=SOON) is True
+        watch.stop()
+        script.end.set()
+
+
+def test_a_kind_that_is_taken_away_is_forgotten(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "_ABSENT_SECONDS", SOON)
+    told: queue.Queue[bool] = queue.Queue()
+    missing = Answer(404, {"message": "not found"})
+    script = Script([page("a", version=5), missing], [missing])
+    sink = Notes()
+    with ScriptedServer(script) as server:
+        watch = OptionalWatch(server.client(), "PodMonitor", sink, lambda: told.put(watch.present))
+        watch.start()
+        assert [sink.next(), sink.next()] == [("replace", ["a"]), ("replace", [])]
+        assert [told.get(timeout=SOON), told.get(timeout=SOON)] == [True, False]
+        watch.stop()
+        script.end.set()

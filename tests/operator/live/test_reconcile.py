@@ -12,7 +12,7 @@ from tests.operator.live.harness import Models, OperatorProcess, eventually
 
 pytestmark = pytest.mark.cluster
 
-CHILDREN = ("serviceaccount", "configmap", "service", "deployment")
+CHILDREN = ("serviceaccount", "configmap", "service", "networkpolicy", "deployment", "poddisruptionbudget")
 
 
 def container(models: Models, name: str) -> dict[str, Any]:

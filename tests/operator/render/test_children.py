@@ -27,7 +27,15 @@ def source(text: str) -> dict[str, Any]:
 
 
 def test_what_a_pod_needs_is_applied_before_it() -> None:
-    assert list(rendered()) == ["ServiceAccount", "ConfigMap", "Service", "Deployment"]
+    assert list(rendered()) == [
+        "ServiceAccount",
+        "ConfigMap",
+        "Service",
+        "NetworkPolicy",
+        "Deployment",
+        "PodDisruptionBudget",
+    ]
+    assert list(children(model(), engine_image="e", monitors=True))[-1] == "PodMonitor"
 
 
 def test_a_cpu_model_never_gets_a_gpu() -> None:
@@ -252,9 +260,36 @@ def test_the_url_is_the_service_s() -> None:
     assert url(model("a.b")).startswith("http://a-b-")
 
 
-def test_the_service_finds_the_pods() -> None:
+def test_the_api_s_port_is_open_and_no_other() -> None:
     made = rendered()
+    container = made["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    (rule,) = made["NetworkPolicy"]["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [port["containerPort"] for port in container["ports"]]
+    assert "Egress" not in made["NetworkPolicy"]["spec"]["policyTypes"]
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_drain_is_never_held_up_for_ever(replicas: int) -> None:
+    budget = rendered(replicas=replicas)["PodDisruptionBudget"]["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
+def test_metrics_are_read_at_the_engine_s_port() -> None:
+    made = children(model(), engine_image="e", monitors=True)
+    (endpoint,) = made["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == "http"
+    assert made["PodMonitor"]["spec"]["selector"] == made["NetworkPolicy"]["spec"]["podSelector"]
+
+
+def test_every_selector_finds_the_pods() -> None:
+    made = children(model(), engine_image="e", monitors=True)
     labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    for kind, field in (
+        ("NetworkPolicy", "podSelector"),
+        ("PodDisruptionBudget", "selector"),
+        ("PodMonitor", "selector"),
+    ):
+        assert made[kind]["spec"][field]["matchLabels"].items() <= labels.items()
     assert made["Service"]["spec"]["selector"].items() <= labels.items()
     assert made["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
     names = [port["name"] for port in made["Deployment"]["spec"]["template"]["spec"]["containers"][0]["ports"]]
