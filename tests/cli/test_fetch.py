@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from strata.cli.main import main
+from strata.store.convert import convert
 from strata.store.reader import Store
 from tests.cli.conftest import COMMAND
 from tests.engine.tiny_llama import write_checkpoint
@@ -68,7 +70,7 @@ def test_what_was_fetched_is_served_without_the_network(
 
 
 def test_a_killed_download_goes_on_where_it_was(hub: Hub, environment: Mapping[str, str], tmp_path: Path) -> None:
-    data = os.urandom(24 << 20)  # the client hands on 10 MiB at a time
+    data = b"GGUF" + os.urandom(24 << 20)  # the client hands on 10 MiB at a time
     hub.repo("acme/big").commit({"m.gguf": data})
     hub.holds["m.gguf"] = 21 << 20
     process = subprocess.Popen([*COMMAND, "fetch", "acme/big"], stdout=subprocess.DEVNULL, env=environment)
@@ -96,6 +98,17 @@ def test_a_model_of_the_hub_is_converted_to_a_directory(
     result = run(environment, "convert", "--model_name_or_path", NAME, *options)
     assert result.returncode == 0, result.stderr
     assert Store.open(tmp_path / "store").dtype == "int8"
+
+
+def test_what_is_here_must_be_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    assert main(["fetch", str(tmp_path)]) == 2
+    assert "is not a model: it holds notes.txt" in capsys.readouterr().err
+    assert main(["fetch", str(tmp_path / "notes.txt")]) == 2
+    assert "is not a GGUF file" in capsys.readouterr().err
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    assert main(["fetch", str(checkpoint)]) == 0
+    assert main(["fetch", str(convert(str(checkpoint), tmp_path / "store", "int4"))]) == 0
 
 
 def test_what_cannot_be_fetched_is_one_line(hub: Hub, environment: Mapping[str, str]) -> None:

@@ -160,6 +160,7 @@ def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
         ("LlamaForCausalLM", {"rope_theta": 1}, "'rope_theta' is 1.0; a number above 1"),
         ("LlamaForCausalLM", {"eos_token_id": "</s>"}, "'eos_token_id' is '</s>'; a token id or a list"),
         ("MistralForCausalLM", {"sliding_window": 0}, "'sliding_window' is 0; a positive integer"),
+        ("Qwen3ForCausalLM", {"sliding_window": -1}, "'sliding_window' is -1; a positive integer"),  # though unused
         ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": -1}, "'max_window_layers' is -1"),
         ("Qwen3ForCausalLM", {"use_sliding_window": True, "layer_types": [FULL]}, "'layer_types' must be a list of 6"),
         ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 9}, "a token takes 9 experts, but there are 8"),

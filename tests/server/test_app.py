@@ -384,6 +384,15 @@ def test_unknown_routes_and_methods_say_what_there_is(serve: Serve) -> None:
     assert response.headers["allow"] == "POST"
 
 
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/metrics"])
+def test_head_is_get_without_the_body(serve: Serve, path: str) -> None:
+    client = serve().client
+    asked, got = client.head(path), client.get(path)
+    assert (asked.status_code, asked.headers["content-type"]) == (200, got.headers["content-type"])
+    assert asked.content == b""
+    assert client.head("/v1/chat/completions").status_code == 405
+
+
 def test_a_full_queue_is_429_with_a_time_to_wait(serve: Serve) -> None:
     served = serve()
     for stream in (False, True):

@@ -213,6 +213,29 @@ def test_bytes_that_are_no_request_get_an_error_object(live: MakeLive, sent: byt
     assert exchange(live(), sent) == (400, "invalid_http")
 
 
+def test_an_unknown_method_is_named(live: MakeLive) -> None:
+    with socket.create_connection(("127.0.0.1", live().port)) as connection:
+        connection.sendall(b"BREW /health HTTP/1.1\r\nHost: strata\r\n\r\n")
+        with connection.makefile("rb") as received:
+            answer = received.read()
+    assert answer.startswith(b"HTTP/1.1 501 ")
+    assert b"the method 'BREW' is not known here; GET, HEAD, POST and OPTIONS are taken" in answer
+
+
+def test_a_body_that_would_be_too_long_is_refused_before_it_comes(live: MakeLive) -> None:
+    with socket.create_connection(("127.0.0.1", live().port)) as connection:
+        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: strata\r\nContent-Length: 99999999999999\r\n\r\n{")
+        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 413")
+
+
+def test_who_asks_for_a_websocket_is_answered_as_any_other(live: MakeLive, caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", live().port)) as connection:
+        connection.sendall(b"GET /v1/responses HTTP/1.1\r\nHost: strata\r\n" + upgrade)
+        assert read_until(connection, b"\r\n").startswith(b"HTTP/1.1 405")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_a_body_that_never_ends_because_its_client_left_is_no_fault(live: MakeLive) -> None:
     running = live("hello")
     with socket.create_connection(("127.0.0.1", running.port)) as connection:

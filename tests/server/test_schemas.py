@@ -86,7 +86,7 @@ def test_a_body_that_cannot_be_read_says_where(body: bytes, code: str, words: st
         pytest.param("logit_bias", [1], "an object", id="a list for an object"),
         pytest.param("logprobs", 1, "true or false", id="a number of a completion's"),
         pytest.param("top_logprobs", 21, "from 0 to 20", id="too many likely tokens"),
-        pytest.param("priority", 2**31, "smaller ones run first", id="a priority of 33 bits"),
+        pytest.param("priority", 2**31, "a whole number from -2147483647 to 2147483647", id="a priority of 33 bits"),
         pytest.param("timeout", 0, "above 0", id="no time"),
         pytest.param("timeout", 86_401, "up to 86400", id="more than a day"),
         pytest.param("n", 0, "from 1 to 16", id="no choices"),

@@ -174,8 +174,8 @@ def test_a_store_as_the_source(tmp_path: Path) -> None:
         convert(str(path), tmp_path / "again", "int4")
 
 
-@pytest.mark.parametrize("is_file", [True, False], ids=["file", "full directory"])
-def test_a_target_that_exists(tmp_path: Path, is_file: bool) -> None:
+@pytest.mark.parametrize(("is_file", "message"), [(True, "is no directory"), (False, "exists and is not empty")])
+def test_a_target_that_exists(tmp_path: Path, is_file: bool, message: str) -> None:
     source = write_hf(tmp_path / "m")
     target = tmp_path / "store"
     if is_file:
@@ -183,10 +183,19 @@ def test_a_target_that_exists(tmp_path: Path, is_file: bool) -> None:
     else:
         target.mkdir()
         (target / "mine").write_text("mine")
-    with pytest.raises(UsageError, match="store exists and is not empty"):
+    with pytest.raises(UsageError, match=f"store {message}; give another directory, or remove it"):
         convert(str(source), target, "int4")
     assert entries(tmp_path) == ["m", "store"]
     assert (target if is_file else target / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", ["store", "elsewhere"], ids=["itself", "a directory"])
+def test_a_target_that_is_a_link_is_refused(tmp_path: Path, to: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "store").symlink_to(to)
+    with pytest.raises(UsageError, match="store is a symbolic link; give another directory, or remove it"):
+        convert(str(write_hf(tmp_path / "m")), tmp_path / "store", "int4")
+    assert entries(tmp_path) == ["elsewhere", "m", "store"]
 
 
 def test_an_empty_target_is_taken(tmp_path: Path) -> None:

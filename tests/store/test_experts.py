@@ -153,7 +153,8 @@ class Planned:
     config: Mapping[str, Any] = {}
 
     def __init__(self, table: Mapping[str, Any], **dtypes: str) -> None:
-        self.specs = needed(read_hf_config(table, origin="test"))
+        self.model = read_hf_config(table, origin="test")
+        self.specs = needed(self.model)
         self.tensors = {
             spec.name: SourceTensor(
                 spec.shape, next((dtype for word, dtype in dtypes.items() if word in spec.name), "BF16")

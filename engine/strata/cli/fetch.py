@@ -39,8 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     model = source(arguments)
     require(*(() if arguments.dtype else ("huggingface-hub", "tqdm")))
 
+    from strata.store.convert import is_store
     from strata.store.locate import resolve
-    from strata.store.sources import obtain
+    from strata.store.sources import check_files, obtain
 
     logs.configure("INFO")
     with ProgressBar() as progress:
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
             path = resolve(model, arguments.dtype, progress=progress, refresh=True)
         else:
             path = obtain(model, progress).path
+            if not is_store(path):
+                check_files(path)
     dtype = f" --dtype {arguments.dtype}" if arguments.dtype else ""
     print(f"{model} is at {path}: strata serve {model}{dtype}")
     return 0

@@ -28,6 +28,8 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
     keys = Keys(table, origin)
     architecture, family = _family_of(table, origin)
     _check_activation(keys)
+    if keys.get("sliding_window", 0) != 0:  # which stands for none where another key switches windows off
+        keys.whole("sliding_window")
     num_layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
     hidden_size = keys.whole("hidden_size")
     num_heads, num_kv_heads, head_dim = _heads(keys, family, hidden_size)

@@ -42,7 +42,7 @@ def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> I
         if isinstance(name, HubName) and path.name == CONFIG:
             yield ok("model", f"on the Hub, only {CONFIG} was looked at: {_about(found.model)}")
         else:
-            yield from _checkpoint(open_source(path), found.model)
+            yield from _checkpoint(open_source(path))
     except UnfetchedError as error:
         yield warn("model", f"not looked at: {error}", f"strata fetch {source}")
         return
@@ -63,7 +63,8 @@ def _store(store: Store, memory: DeviceMemory) -> Iterator[Finding]:
     yield _fit(model, store.dtype, store.num_bytes, memory)
 
 
-def _checkpoint(opened: Source, model: ModelConfig) -> Iterator[Finding]:
+def _checkpoint(opened: Source) -> Iterator[Finding]:
+    model = opened.model
     check(model, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
     yield ok("model", f"{len(opened.tensors)} tensors, all that are needed: {_about(model)}")
     with tempfile.TemporaryDirectory() as directory:

@@ -17,7 +17,7 @@ from strata.errors import StrataError
 from strata.server.description import describe
 from strata.server.failures import error_body, error_response
 from strata.server.keys import ApiKeys, RequireKey
-from strata.server.middleware import AccessLog
+from strata.server.middleware import AccessLog, HeadAsGet
 from strata.server.origins import AllowOrigins
 from strata.server.probes import add_probes
 from strata.server.routes import BODIES, add_generation, add_models, add_tokens
@@ -56,6 +56,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
         redirect_slashes=False,  # clients do not repeat a POST for a redirect
     )
     # The last one added is the first that a request meets; a browser asks for leave without a key.
+    app.add_middleware(HeadAsGet)
     if access.api_keys is not None:
         app.add_middleware(RequireKey, keys=access.api_keys)
     app.add_middleware(AllowOrigins, origins=access.allowed_origins)

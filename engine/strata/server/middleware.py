@@ -1,4 +1,4 @@
-"""A request's id and its line in the access log; never its body or its query."""
+"""Around every route: HEAD beside GET, and a request's id with its line in the access log; never its body or query."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ HEADER = "x-request-id"
 _QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked every few seconds; logged at the level "debug"
 _MAX_PATH = 200  # characters of a path that are logged
 _SOUND_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, without the body: probes and proxies may ask so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_head)
 
 
 class AccessLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -16,6 +17,9 @@ MAX_HEAD_BYTES = 64 << 10  # of request line and headers; 8 to 64 KiB are usual 
 ARRIVAL_SECONDS = 60.0  # from a request's first byte to the last of its body
 UNREAD_SECONDS = 60.0  # that the buffers between server and client may stay full
 
+_METHODS = (b"GET", b"HEAD", b"POST", b"OPTIONS")
+_REQUEST_LINE = re.compile(rb"([A-Za-z-]{1,32}) \S+ HTTP/1\.[01]\r?\n")
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. What is no HTTP request, too large or too slow gets OpenAI's error object, and is closed."""
@@ -24,6 +28,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._arriving: Literal["nothing", "head", "body"] = "nothing"
         self._head_bytes = 0
+        self._newest = b""  # what the parser reads now, or read last
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
@@ -37,6 +42,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._newest = data
         super().data_received(data)
         if self._arriving == "head":
             self._head_bytes += len(data)
@@ -45,8 +51,18 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "headers_too_large")
 
     def send_400_response(self, msg: str) -> None:
+        request_line = _REQUEST_LINE.match(self._newest)
+        if request_line is not None and request_line[1] not in _METHODS:
+            message = (
+                f"the method {request_line[1].decode()!r} is not known here; GET, HEAD, POST and OPTIONS are taken"
+            )
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED, message, "method_not_allowed")
+            return
         message = "these bytes are no HTTP/1.1 request; plain HTTP is spoken here, use http:// and not https://"
         self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Who asks for WebSockets is answered as if nobody had: there are none here, whatever is installed."""
 
     # --- the parser's steps
 

@@ -149,12 +149,17 @@ def add_models(app: FastAPI, service: Service) -> None:
 
 async def _body(request: Request, schema: type[_Body]) -> _Body:
     """The request's body, read to its end and checked."""
+    _check_size(int(request.headers.get("content-length", 0)))  # the protocol refuses what is no number
     raw = bytearray()
     async for part in request.stream():
         raw += part
-        if len(raw) > MAX_BODY_BYTES:
-            message = f"the body is larger than {MAX_BODY_BYTES >> 20} MiB, the most that is read"
-            raise RequestError(message, code="request_too_large")
+        _check_size(len(raw))
     if len(raw) > LONG_BODY_BYTES:
         return await asyncio.to_thread(parse, schema, bytes(raw))
     return parse(schema, bytes(raw))
+
+
+def _check_size(num_bytes: int) -> None:
+    if num_bytes > MAX_BODY_BYTES:
+        message = f"the body is larger than {MAX_BODY_BYTES >> 20} MiB, the most that is read"
+        raise RequestError(message, code="request_too_large")

@@ -17,6 +17,7 @@ from strata.server.structured import StructuredOutputs, grammar_of
 MAX_STOP_STRINGS = 4
 MAX_BIASES, MAX_BIAS = 1024, 100
 MAX_TIMEOUT = 86_400  # seconds
+MAX_PRIORITY = 2**31 - 1
 SEED_RANGE = (-(2**63), 2**63 - 1)
 
 _TOKEN_ID = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
@@ -66,7 +67,10 @@ class Sampling(Body):
     max_tokens: MaxTokens = None
     structured_outputs: StructuredOutputs | None = None
     priority: int | None = Field(
-        None, ge=-(2**31), le=2**31 - 1, description="a whole number; smaller ones run first, 0 is usual"
+        None,
+        ge=-MAX_PRIORITY,
+        le=MAX_PRIORITY,
+        description=f"a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}; smaller ones run first, 0 is usual",
     )
     timeout: float | None = Field(
         None, gt=0, le=MAX_TIMEOUT, description=f"a number of seconds above 0, up to {MAX_TIMEOUT}"

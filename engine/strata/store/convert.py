@@ -14,7 +14,6 @@ from typing import Any
 
 import strata
 from strata import quant
-from strata.config import read_hf_config
 from strata.config.engine import SHARD_SIZE
 from strata.errors import CheckpointError, OptionError
 from strata.plan.shape import check
@@ -57,8 +56,7 @@ def convert(
     if is_store(path):
         raise CheckpointError(f"{path} is a store already; convert the checkpoint that it was made from")
     opened = open_source(path, found.generation_config)
-    config = read_hf_config(opened.config, origin=str(path if path.is_file() else path / "config.json"))
-    specs = check(config, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
+    specs = check(opened.model, {name: tensor.shape for name, tensor in opened.tensors.items()}, origin=opened.origin)
     types = {name: tensor.dtype for name, tensor in opened.tensors.items()}
     contents = plan(specs, types, dtype, shard_size, origin=opened.origin)
     facts = (strata.__version__, manifests.FORMAT_VERSION, dtype, shard_size, found.identity, dict(opened.config))

@@ -63,7 +63,6 @@ def _peek_at_config(path: Path) -> Peek:
 
 def _peek_at_checkpoint(path: Path) -> Peek:
     opened = open_source(path)
-    model = read_hf_config(opened.config, origin=opened.origin)
-    experts = {spec.name for spec in needed(model) if spec.role is Role.EXPERT}
+    experts = {spec.name for spec in needed(opened.model) if spec.role is Role.EXPERT}
     types = {tensor.dtype for name, tensor in opened.tensors.items() if name in experts}
-    return Peek(model, None, PACKED if types == {PACKED.upper()} else None)
+    return Peek(opened.model, None, PACKED if types == {PACKED.upper()} else None)

@@ -60,7 +60,10 @@ def partial(target: Path, identity: str) -> Iterator[tuple[Path, Journal]]:
     else is removed first. When the block ends with a fault of the source, or before anything was finished, nothing
     stays behind. Call with the lock held. Raises UsageError unless ``target`` does not exist, or is an empty directory.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        what = "a symbolic link" if target.is_symlink() else "no directory"
+        raise UsageError(f"{target} is {what}; give another directory, or remove it")
+    if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} exists and is not empty; give another directory, or remove it")
     path = _partial_path(target)
     directory = path / "content"

@@ -15,6 +15,7 @@ from strata.store.files import read_json
 from strata.store.progress import Phases, silent
 from strata.store.sources.base import Source
 from strata.store.sources.builtin import builtin_path, recommended
+from strata.store.sources.gguf_file import check_magic
 from strata.store.sources.gguf_parts import part_paths
 from strata.store.sources.hub import fetch
 
@@ -81,15 +82,22 @@ def open_source(path: Path, generation_config: Mapping[str, Any] = MappingProxyT
 
     generation_config: for a source that has no such file of its own.
     """
+    check_files(path)
     if path.is_file():
         from strata.store.sources.gguf import GGUFSource
 
         return GGUFSource(path, generation_config)
-    if (path / "config.json").is_file() and any(path.glob("*.safetensors*")):
-        from strata.store.sources.safetensors import SafetensorsSource
+    from strata.store.sources.safetensors import SafetensorsSource
 
-        return SafetensorsSource(path)
-    raise CheckpointError(f"{path} is not a model: {_found(path)}. A model is {ACCEPTED}")
+    return SafetensorsSource(path)
+
+
+def check_files(path: Path) -> None:
+    """Raise CheckpointError unless the file or directory looks like a checkpoint; reads no weights."""
+    if path.is_file():
+        check_magic(path)
+    elif not (path / "config.json").is_file() or not any(path.glob("*.safetensors*")):
+        raise CheckpointError(f"{path} is not a model: {_found(path)}. A model is {ACCEPTED}")
 
 
 def _found(path: Path) -> str:
@@ -103,4 +111,4 @@ def _found(path: Path) -> str:
     return f"it holds {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}" if names else "it is empty"
 
 
-__all__ = ["Obtained", "Source", "obtain", "open_source", "source_path"]
+__all__ = ["Obtained", "Source", "check_files", "obtain", "open_source", "source_path"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from strata.config import ModelConfig
 from strata.quant.base import QuantizedTensor, Tensor
 
 WHOLE = slice(None)
@@ -37,6 +38,10 @@ class Source(Protocol):
     @property
     def config(self) -> Mapping[str, Any]:
         """The keys of a Hugging Face ``config.json``."""
+
+    @property
+    def model(self) -> ModelConfig:
+        """What those keys mean."""
 
     @property
     def tensors(self) -> Mapping[str, SourceTensor]:

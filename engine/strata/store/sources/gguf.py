@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from strata.config import read_hf_config
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.quant.base import GROUP, QuantizedTensor, Tensor
 from strata.store.files import write_json
@@ -47,6 +48,7 @@ class GGUFSource:
                     f"supported: {', '.join(TYPES)}"
                 )
         self.config: Mapping[str, Any] = hf_config(self._file)
+        self.model = read_hf_config(self.config, origin=self.origin)
         shapes = {name: info.shape for name, info in self._file.tensors.items() if name not in _IN_CONFIG}
         self._places = names.gguf(shapes, origin=self.origin)
         self._interleaved = architecture == "llama"

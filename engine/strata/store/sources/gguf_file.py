@@ -38,17 +38,25 @@ class TensorInfo:
         return TensorInfo(self.shape[1:], self.type, self.offset + index * num_bytes, num_bytes)
 
 
+def check_magic(path: Path) -> None:
+    """Raise CheckpointError naming the file unless it starts as a GGUF file does."""
+    try:
+        with path.open("rb") as stream:
+            if stream.read(len(_MAGIC)) == _MAGIC:
+                return
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    raise CheckpointError(f"{path} is not a GGUF file: it does not start with 'GGUF'. No other single file is a model")
+
+
 class GGUFFile:
     """A mapped GGUF file. Raises CheckpointError naming the file when it is not one, truncated or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_magic(path)
         try:
             with path.open("rb") as stream:
-                if stream.read(4) != _MAGIC:
-                    raise CheckpointError(
-                        f"{path} is not a GGUF file: it does not start with 'GGUF'. No other single file is a model"
-                    )
                 self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error

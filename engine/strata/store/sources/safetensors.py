@@ -27,14 +27,14 @@ class SafetensorsSource:
         self.origin = str(path)
         table = read_json(path / "config.json")
         origin = str(path / "config.json")
-        model = read_hf_config(table, origin=origin)
+        self.model = read_hf_config(table, origin=origin)
         self._files = SafetensorsFiles(path)
         quantization = next((table[key] for key in _QUANTIZATION if table.get(key)), None)
         self._weights = stored_weights(self._files, quantization, origin=origin)
         shapes = {name: weight.shape for name, weight in self._weights.items()}
-        places = names.huggingface(model.architecture, shapes, origin=self.origin)
+        places = names.huggingface(self.model.architecture, shapes, origin=self.origin)
         if quantization:
-            wanted = {spec.name for spec in needed(model)}
+            wanted = {spec.name for spec in needed(self.model)}
             places = {name: place for name, place in places.items() if name in wanted or not self._is_zero_bias(place)}
         self._places = places
         self.tensors = {
