@@ -25,7 +25,7 @@ from tests.server.conftest import Live
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_both_measurements_print_their_figures(strata: Strata, tmp_path: Path) -> None:
+def test_all_measurements_print_their_figures(strata: Strata, tmp_path: Path) -> None:
     model = str(write_checkpoint(tmp_path / "model"))
     tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -36,6 +36,10 @@ def test_both_measurements_print_their_figures(strata: Strata, tmp_path: Path) -
     figures = json.loads(result.stdout)
     assert (figures["model"], figures["prompt_tokens"], figures["output_tokens"]) == (model, 8, 4)
     assert figures["tokens_per_second"] > 0
+
+    result = strata("bench", "prefill", *options, "--prompt-tokens", "9", "--max-num-batched-tokens", "4")
+    assert result.returncode == 0, result.stderr
+    assert "prompt           9 tokens in chunks of 4" in result.stdout
 
     (tmp_path / "text").write_text("w5 " * 60)
     result = strata("bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16")

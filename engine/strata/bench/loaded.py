@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError
 from strata.plan.hardware import num_cpus
+from strata.plan.parts import sum_parts
+from strata.plan.speed import StepBytes, step_bytes
+from strata.request import GenerationRequest, SamplingParams
 from strata.runner.threads import spin_briefly
 
 if TYPE_CHECKING:
+    from strata.engine.loop import EngineLoop
     from strata.runner.runner import Runner
     from strata.scheduler.batch import Batch
     from strata.store.progress import Phases
     from strata.store.reader import Store
 
 
-def open_runner(
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A store, and its model on a device as ``config`` asks for."""
+
+    store: Store
+    runner: Runner
+    config: EngineConfig
+
+    def loop(self) -> EngineLoop:
+        """The engine's own loop around it."""
+        from strata.engine.loop import EngineLoop
+
+        return EngineLoop(self.store, self.runner, self.config)
+
+
+def open_model(
     source: str,
     dtype: str,
     *,
@@ -27,10 +46,11 @@ def open_runner(
     expert_vram_bytes: int | None = None,
     max_model_len: int,
     max_num_seqs: int = 1,
+    max_num_batched_tokens: int | None = None,
     progress: Phases,
-) -> tuple[Store, Runner]:
+) -> Loaded:
     """Convert the model if need be and load it, with a KV cache for ``max_num_seqs`` sequences of ``max_model_len``
-    tokens.
+    tokens, of which none shares a beginning with another.
 
     ``num_threads``: of a CPU; None takes one a CPU. The number stays, where a server would look for a better one.
     Raises UsageError when the model, the device or a setting is at fault.
@@ -45,7 +65,7 @@ def open_runner(
         if value not in allowed:
             raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
     store = Store.open(resolve(source, dtype, progress=progress))
-    cache = CacheConfig()
+    cache, scheduler = CacheConfig(), SchedulerConfig()
     config = EngineConfig(
         model=source,
         dtype=cast("Any", dtype),
@@ -54,10 +74,34 @@ def open_runner(
             num_threads=num_threads or num_cpus(),
             expert_vram_bytes=expert_vram_bytes,
         ),
-        cache=replace(cache, num_kv_tokens=max_num_seqs * (max_model_len + cache.block_size)),
-        scheduler=SchedulerConfig(max_model_len=max_model_len, max_num_seqs=max_num_seqs),
+        cache=replace(cache, num_kv_tokens=max_num_seqs * (max_model_len + cache.block_size), prefix_cache=False),
+        scheduler=SchedulerConfig(
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens or scheduler.max_num_batched_tokens,
+            decode_latency_seconds=None,
+        ),
     )
-    return store, Runner.load(store, config, progress)
+    return Loaded(store, Runner.load(store, config, progress), config)
+
+
+def requests(
+    loaded: Loaded, count: int, prompt_tokens: int, *, max_tokens: int, seed: int = 0
+) -> tuple[GenerationRequest, ...]:
+    """Random prompts of equal length, of which each gets ``max_tokens`` greedy tokens, whatever they are."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    prompts = torch.randint(0, loaded.runner.vocab_size, (count, prompt_tokens), generator=generator).tolist()
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    return tuple(GenerationRequest(f"{seed}-{i}", tuple(prompt), sampling) for i, prompt in enumerate(prompts))
+
+
+def read_of_step(store: Store, *, context: int, num_seqs: int, element_bytes: int = 2) -> StepBytes:
+    """What a step reads, as it is stored: of an embedding that is not also the head one row, of the experts those that
+    the tokens take if they draw evenly, of the other weights all."""
+    parts = sum_parts(store.model_config, lambda spec: store.manifest.contents.weight(spec).num_bytes)
+    return step_bytes(store.model_config, parts, context=context, num_seqs=num_seqs, element_bytes=element_bytes)
 
 
 def together(runner: Runner, token_ids: Sequence[Sequence[int]], start: int, max_len: int) -> Batch:

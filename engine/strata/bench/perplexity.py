@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.loaded import check_positive, open_runner, table, together
+from strata.bench.loaded import check_positive, open_model, table, together
 from strata.errors import OptionError
 from strata.store.files import load_tokenizer
 
@@ -71,7 +71,7 @@ def run(
         content = Path(text).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"text {str(text)!r} cannot be read as UTF-8: {error}") from error
-    store, runner = open_runner(
+    loaded = open_model(
         source,
         dtype,
         device=device,
@@ -80,6 +80,7 @@ def run(
         max_model_len=window,
         progress=progress,
     )
+    store, runner = loaded.store, loaded.runner
     token_ids = load_tokenizer(store.path / "tokenizer.json").encode(content).ids
     if len(token_ids) < 2:
         raise OptionError(f"text {str(text)!r} has {len(token_ids)} tokens; 2 or more are needed")

@@ -17,11 +17,13 @@ from strata.engine import logs
 if TYPE_CHECKING:
     from strata.bench.decode import DecodeReport
     from strata.bench.perplexity import PerplexityReport
+    from strata.bench.prefill import PrefillReport
 
-    Report: TypeAlias = DecodeReport | PerplexityReport
+    Report: TypeAlias = DecodeReport | PrefillReport | PerplexityReport
 
 EXAMPLES = {
     "decode": "  strata bench decode builtin://smollm2-135m --dtype int4 --threads 2\n",
+    "prefill": "  strata bench prefill builtin://smollm2-135m --prompt-tokens 2048\n",
     "perplexity": "  strata bench perplexity builtin://smollm2-135m --dtype int8 --text book.txt\n",
 }
 
@@ -30,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command, its measurements and their options."""
     parser = commands.add_parser(
         "bench",
-        help="measure a model or a server: decode speed, perplexity, kernels, load",
+        help="measure a model or a server: speed, perplexity, kernels, load",
         description="Measure a model on this machine, or a server.",
         epilog="examples:\n"
         + "".join(EXAMPLES.values())
@@ -53,6 +55,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     decode.add_argument(
         "--output-tokens", type=whole(1), default=128, metavar="N", help="tokens that are measured (default: 128)"
+    )
+    prefill = _add_kind(kinds, "prefill", "prompt tokens a second, beside what products and memory allow")
+    prefill.set_defaults(measure=_measure_prefill)
+    prefill.add_argument(
+        "--prompt-tokens", type=whole(1), default=2048, metavar="N", help="tokens of the prompt (default: 2048)"
+    )
+    prefill.add_argument(
+        "--max-num-batched-tokens",
+        type=whole(1),
+        metavar="N",
+        help="tokens of one step; a longer prompt runs in chunks (default: the whole prompt in one)",
     )
     perplexity = _add_kind(kinds, "perplexity", "how well the model predicts a text; lower is better")
     perplexity.set_defaults(measure=_measure_perplexity)
@@ -105,6 +118,21 @@ def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progres
         batch_size=arguments.batch_size,
         prompt_tokens=arguments.prompt_tokens,
         output_tokens=arguments.output_tokens,
+        progress=progress,
+    )
+
+
+def _measure_prefill(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Report:
+    from strata.bench import prefill
+
+    return prefill.run(
+        model,
+        arguments.dtype,
+        device=arguments.device,
+        num_threads=arguments.threads,
+        expert_vram_bytes=arguments.expert_vram_bytes,
+        prompt_tokens=arguments.prompt_tokens,
+        chunk_tokens=arguments.max_num_batched_tokens,
         progress=progress,
     )
 
