@@ -18,7 +18,7 @@ class FakeNvmlError(Exception):
     """As ``pynvml.NVMLError``: ``value`` is NVML's code."""
 
     def __init__(self, value: int) -> None:
-        super().__init__(_MESSAGES[value])
+        super().__init__(_MESSAGES.get(value, f"NVML error {value}"))
         self.value = value
 
 
@@ -151,6 +151,7 @@ _MESSAGES = {
     FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED: "Driver Not Loaded",
     FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML Shared Library Not Found",
     FakeNvml.NVML_ERROR_GPU_IS_LOST: "GPU is lost",
+    18: "Driver/library version mismatch",
 }
 
 

@@ -170,7 +170,7 @@ class Setting:
 
     name: str  # the wish's field, as powerLimitWatts
     requested: int
-    model: str  # whose wish it is: the lowest of all
+    model: str | None = None  # whose wish it is: the lowest of all; None: the power budget's
     enforced: int | None = None  # None: it is not in force; the condition Tuned says why
 
 
@@ -234,7 +234,6 @@ class Fault:
 
     uuid: str
     xid: int
-    boot_id: str  # of the run of the machine in which it happened
     since: str  # RFC 3339
 
 
@@ -243,6 +242,7 @@ class NodeStatus:
     """All that the agent tells, without the conditions."""
 
     observed_generation: int = 0
+    boot_id: str | None = None  # of the machine's run that this tells of: with another, lost cards and faults are over
     driver_version: str | None = None
     gpus: tuple[Gpu, ...] = ()  # in the order of their UUIDs
     host: Host | None = None
