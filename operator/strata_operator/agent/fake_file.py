@@ -40,7 +40,8 @@ class FakeFile:
         options = {"boot_id": said["boot_id"]} if "boot_id" in said else {}
         self.host = FakeSysfs(root, nodes=said.get("numa_nodes", 2), **options)
         for card in self.driver.cards:
-            self.host.put_card(self.driver.nvmlDeviceGetPciInfo(card).busId, 0)
+            # By the class, for a card that is lost answers nothing.
+            self.host.put_card(FakeDriver.nvmlDeviceGetPciInfo(self.driver, card).busId, 0)
 
     def _clock(self) -> float:
         if hasattr(self, "driver"):

@@ -13,7 +13,7 @@ from datetime import datetime
 from strata_operator.agent.hardware import Card, Reading
 from strata_operator.agent.observe import Observation
 from strata_operator.api.conditions import Trouble, timestamp
-from strata_operator.api.node import Fault, Pcie
+from strata_operator.api.node import FORGET_FAULTS_ANNOTATION, Fault, Pcie
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68})
 LOST_XIDS = frozenset({79})
@@ -115,7 +115,9 @@ def _certain(seen: Observation, faults: tuple[Fault, ...]) -> Trouble | None:
         words = ", ".join(
             f"XID {fault.xid} on card {fault.uuid}" for fault in sorted(faults, key=lambda f: (f.uuid, f.xid))
         )
-        advice = "restart the node, or `strata-agent forget-faults` on it after a reset of the card"
+        advice = (
+            f"restart the node, or reset the card and annotate this StrataNode with {FORGET_FAULTS_ANNOTATION}=true"
+        )
         return Trouble("GpuFault", f"{words}: memory of the card failed; {advice}")
     broken = sorted(uuid for uuid, reading in seen.readings.items() if reading.uncorrected_ecc_errors)
     if broken:

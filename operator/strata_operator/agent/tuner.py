@@ -12,11 +12,13 @@ from strata_operator.agent.hardware import Card, Clock, Gpus, Reading
 from strata_operator.agent.tuning import Action
 from strata_operator.agent.wishes import CardWish
 from strata_operator.api.conditions import Trouble
+from strata_operator.api.errors import ApiError
 from strata_operator.api.node import GpuOriginals
 
 log = logging.getLogger(__name__)
 
 Record = tuple[GpuOriginals, ...]
+UNRECORDED = Trouble("Unrecorded", "what is not on record is not changed while the API server cannot be reached")
 
 
 @dataclass
@@ -48,8 +50,9 @@ class Tuner:
     ) -> Outcome:
         """One step of every card that was read to what is wanted of it.
 
-        ``write`` has to put the record where it outlives this process; it is called before the first change. What it
-        raises goes to the caller, and nothing was changed. A record of a card that is not here stays.
+        ``write`` has to put the record where it outlives this process; it is called before the first change. Where it
+        raises ApiError, only cards of which the record says all already are changed. That of a card that is not here
+        stays.
         """
         held = {one.uuid: one for one in record}
         plans = {
@@ -67,7 +70,13 @@ class Tuner:
         held |= {uuid: plan.originals for uuid, plan in plans.items()}
         outcome = Outcome(tuple(held[uuid] for uuid in sorted(held) if not tuning.is_empty(held[uuid])))
         if outcome.record != record:
-            write(outcome.record)
+            try:
+                write(outcome.record)
+            except ApiError as error:
+                log.warning("some cards are not changed, for their original values cannot be written down: %s", error)
+                outcome = Outcome(record, troubles=[UNRECORDED])
+                known = {one.uuid: one for one in record}
+                plans = {uuid: plan for uuid, plan in plans.items() if plan.originals == known.get(uuid)}
         for uuid, plan in plans.items():
             try:
                 for action in plan.actions:

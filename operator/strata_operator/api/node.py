@@ -22,6 +22,7 @@ VRAM_LABEL = "strata.ai/vram-gib"  # of the smallest card, to the nearest GiB: 2
 PCIE_GENERATION_LABEL = "strata.ai/pcie-generation"  # the most that card and slot together do, of the slowest card
 PCIE_WIDTH_LABEL = "strata.ai/pcie-width"
 NODE_LABELS = (GPU_PRODUCT_LABEL, VRAM_LABEL, PCIE_GENERATION_LABEL, PCIE_WIDTH_LABEL)
+FORGET_FAULTS_ANNOTATION = "strata.ai/forget-faults"  # on the StrataNode: somebody reset or removed the card
 UNHEALTHY_TAINT = "strata.ai/gpu-unhealthy"  # NoSchedule, while Healthy is False
 
 HEALTHY = "Healthy"  # every card answers and has no fault
@@ -230,7 +231,7 @@ class Originals:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An XID that makes a card unfit until the machine is started anew, or until the agent is told to forget it."""
+    """An XID that makes a card unfit until the machine is started anew, or until the annotation above is set."""
 
     uuid: str
     xid: int

@@ -53,6 +53,7 @@ RESOURCES = {
     "Deployment": Resource("apps/v1", "deployments"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets", metadata_only=True),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors", metadata_only=True),
+    "DaemonSet": Resource("apps/v1", "daemonsets"),
     "Pod": Resource("v1", "pods"),
     "Event": Resource("v1", "events"),
     "StrataModel": Resource(API_VERSION, PLURAL),
@@ -148,6 +149,10 @@ class Client:
         """A new object. Raises RefusedError with status 409 where the name is taken."""
         path = RESOURCES[kind].path(manifest["metadata"].get("namespace"))
         return self._call("POST", path, body=manifest, verb="create")
+
+    def delete(self, kind: str, namespace: str | None, name: str) -> None:
+        """Raises MissingError where there is no such object. It may live on for a while."""
+        self._call("DELETE", RESOURCES[kind].path(namespace, name), verb="delete")
 
     def merge(self, kind: str, namespace: str | None, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         """JSON merge patch. With a ``metadata.resourceVersion`` in it, one that is too old raises UnavailableError."""

@@ -96,7 +96,7 @@ def test_spread_reaches_its_sum_and_takes_nothing_away(least: list[int], more: i
 
 def test_reserved_evenly_and_given_back(machine: Machine) -> None:
     assert machine.had(10, 0).turn({"2Mi": 512}) == [256, 256]
-    assert machine.record == (PagesOriginal(0, "2Mi", 10), PagesOriginal(1, "2Mi", 0))
+    assert list(machine.record) == [PagesOriginal(0, "2Mi", 10), PagesOriginal(1, "2Mi", 0)]
     assert machine.turn({"2Mi": 512}) == [256, 256]
     assert machine.turn({}) == [10, 0]
     machine.turn({})

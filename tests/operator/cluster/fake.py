@@ -27,7 +27,7 @@ class FakeClient:
             self.keep(obj)
 
     def keep(self, obj: dict[str, Any]) -> None:
-        self.objects[obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]] = obj
+        self.objects[_key(obj["kind"], obj["metadata"])] = obj
 
     def writes(self) -> list[str]:
         """Calls that change something, since the last question."""
@@ -44,10 +44,10 @@ class FakeClient:
         found = [obj for (kind, *_), obj in self.objects.items() if kind == "Event" and "count" in obj]
         return [(obj["reason"], obj["message"]) for obj in found]
 
-    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
+    def get(self, kind: str, namespace: str | None, name: str) -> dict[str, Any]:
         self._call("get", kind)
         try:
-            return copy.deepcopy(self.objects[kind, namespace, name])
+            return copy.deepcopy(self.objects[kind, namespace or "", name])
         except KeyError:
             raise MissingError(f"{kind} {name} is not there", status=404) from None
 
@@ -66,7 +66,7 @@ class FakeClient:
     ) -> dict[str, Any]:
         self._call("apply" + (f" {subresource}" if subresource else "") + (" by force" if force else ""), kind)
         metadata = manifest["metadata"]
-        key = (kind, metadata["namespace"], metadata["name"])
+        key = _key(kind, metadata)
         there = self.objects.get(key)
         if there is None and subresource:
             raise MissingError(f"{kind} {key[2]} is not there", status=404)
@@ -93,16 +93,38 @@ class FakeClient:
 
     def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         self._call("create", kind)
-        key = (kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        key = _key(kind, manifest["metadata"])
         if key in self.objects:
             raise UnavailableError(f"{kind} {key[2]} already exists", status=409)
-        self.objects[key] = copy.deepcopy(dict(manifest))
-        return copy.deepcopy(self.objects[key])
+        made = copy.deepcopy(dict(manifest))
+        self.version += 1
+        made["metadata"] = {"uid": f"uid-{kind}-{self.version}", "generation": 1, **made["metadata"]}
+        self._written(key, made)
+        return copy.deepcopy(made)
 
-    def merge(self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    def merge(self, kind: str, namespace: str | None, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         self._call("merge", kind)
-        self.objects[kind, namespace, name] |= patch
-        return copy.deepcopy(self.objects[kind, namespace, name])
+        there = self.objects.get((kind, namespace or "", name))
+        if there is None:
+            raise MissingError(f"{kind} {name} is not there", status=404)
+        wanted = (patch.get("metadata") or {}).get("resourceVersion")
+        if wanted not in (None, there["metadata"].get("resourceVersion")):
+            raise UnavailableError(f"{kind} {name} has been modified", status=409)
+        made = _merged(there, patch)
+        if made.get("spec") != there.get("spec"):
+            made["metadata"]["generation"] = made["metadata"].get("generation", 0) + 1
+        self._written((kind, namespace or "", name), made)
+        return copy.deepcopy(made)
+
+    def delete(self, kind: str, namespace: str | None, name: str) -> None:
+        self._call("delete", kind)
+        if self.objects.pop((kind, namespace or "", name), None) is None:
+            raise MissingError(f"{kind} {name} is not there", status=404)
+
+    def _written(self, key: tuple[str, str, str], obj: dict[str, Any]) -> None:
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[key] = obj
 
     def _call(self, verb: str, kind: str) -> None:
         call = f"{verb} {kind}"
@@ -110,3 +132,20 @@ class FakeClient:
         for pattern, error in self.failing.items():
             if call.startswith(pattern.split()[0]) and call.endswith(pattern.split()[1]):
                 raise error
+
+
+def _key(kind: str, metadata: Mapping[str, Any]) -> tuple[str, str, str]:
+    return kind, metadata.get("namespace") or "", metadata["name"]
+
+
+def _merged(there: Any, patch: Any) -> Any:
+    """JSON merge patch, RFC 7396."""
+    if not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    made = dict(there) if isinstance(there, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = _merged(made.get(name), value)
+    return made
