@@ -150,6 +150,12 @@ class Life:
         except OSError:
             return 0, ""
 
+    def metric(self, name: str, label: str) -> float | None:
+        lines = [
+            line for line in self.get("/metrics")[1].splitlines() if line.startswith(f"{name}{{") and label in line
+        ]
+        return float(lines[0].rsplit(" ", 1)[1]) if lines else None
+
     def until(self, what: Any) -> None:
         eventually(lambda: bool(what()), 30, lambda: f"{self.status}\n{self.log}")
 
@@ -175,9 +181,7 @@ def test_a_whole_life(tmp_path: Path) -> None:
             assert life.get("/elsewhere")[0] == 404
             life.want({"model": "llm/a", "powerLimitWatts": 280})
             life.until(lambda: life.enforced() == [280])
-            limits = "strata_gpu_power_limit_watts{"
-            metrics = [line for line in life.get("/metrics")[1].splitlines() if line.startswith(limits)]
-            assert any('kind="enforced"' in line and line.endswith(" 280.0") for line in metrics)
+            life.until(lambda: life.metric("strata_gpu_power_limit_watts", 'kind="enforced"') == 280.0)
             life.cards.write_text("cards:\n- {kind: rtx3090, lost: true}\n")
             life.until(lambda: UNHEALTHY in str(life.cluster.object("Node", NODE)["spec"]))
         original = {"uuid": life.status["gpus"][0]["uuid"], "powerLimitMilliwatts": 300_000, "persistenceMode": False}
