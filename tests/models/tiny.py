@@ -80,7 +80,9 @@ def runner_of(
     )
     moved = {name: _move(weight, where) for name, weight in tensors.items()}
     model = registry.build(config, moved, kernels_for(where, dtype), plan.max_model_len)
-    pool = KVPool(config.num_layers, plan.num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype, where)
+    pool = KVPool(
+        config.num_layers, plan.num_blocks + 1, BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype, where
+    )
     return Runner(model, config.vocab_size, Device(where, device), plan, pool)
 
 

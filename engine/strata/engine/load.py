@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def load_engine(config: EngineConfig, report: Report = lambda progress: None) -> EngineLoop:
     """Fetch the model and convert it if need be (phases "download", "convert", "verify"; "wait" where another process
-    does), load it (phases "load", "prepare" and "capture"), and put the loop around it.
+    does), load it (phases "load", "prepare", "capture" and "warm up"), and put the loop around it.
 
     Raises UsageError when the model, the device or the settings are at fault.
     """

@@ -40,8 +40,8 @@ Command = Submit | Abort | Shutdown
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far the start has come. ``phase`` is "wait" (for another process that converts the same), "download",
-    "convert", "verify", "load", "prepare" or "capture"; bytes are of that phase, and 0 in all where that is not known.
-    Of "capture" they are no bytes, but tokens of the decode steps that become CUDA graphs."""
+    "convert", "verify", "load", "prepare", "capture" or "warm up"; bytes are of that phase, and 0 in all where that is
+    not known. Of the last two they are no bytes, but tokens of steps: those that become CUDA graphs, then others."""
 
     phase: str
     bytes_done: int

@@ -24,8 +24,9 @@ from strata.runner.graphs import DecodeGraphs, on_card
 from strata.runner.inputs import build_inputs
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
+from strata.runner.warm import warm_up_steps
 from strata.scheduler.batch import Batch
-from strata.store.progress import Phases, Progress, phase, silent
+from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ class Runner:
         """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
 
         progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights; on a
-        card also with the tokens of "capture", in which decode steps become CUDA graphs.
+        card also with the tokens of "capture", in which decode steps become CUDA graphs, and "warm up", in which the
+        kernels of all others are built.
         ``compute_dtype``: of activations and KV cache; float32 is for checks against a reference. Raises HardwareError
         when the device is not there or too small (before the weights are read, if it can be known), OptionError for
         settings out of range, CheckpointError for weights that are damaged or not supported.
@@ -103,7 +105,11 @@ class Runner:
         graphs = None
         if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
             graphs = _capture(model, pool, final, device, config.scheduler.max_num_seqs, phase("capture", progress))
-        return cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs)
+        runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs)
+        if device.type == "cuda":
+            with out_of_memory(device):
+                runner.warm_up(config.scheduler.max_num_batched_tokens, phase("warm up", progress))
+        return runner
 
     @property
     def num_blocks(self) -> int:
@@ -146,6 +152,14 @@ class Runner:
                 torch.empty(0, dtype=torch.int64, device=self.device),
             )
         return result_of(self.model.logits(hidden if sampled is None else hidden.index_select(0, sampled)))
+
+    def warm_up(self, max_tokens: int, progress: Progress) -> None:
+        """Run steps of up to ``max_tokens`` tokens. progress: called with the tokens that ran, and with all."""
+        steps = list(warm_up_steps(max_tokens, self.max_model_len, self.block_size, self.num_blocks))
+        took = counter(sum(step.num_tokens for step in steps), progress)
+        for step in steps:
+            self.run(step).best.tolist()  # waits for the device
+            took(step.num_tokens)
 
     @torch.inference_mode()
     def run_all(self, batch: Batch) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 # The same with the phase before it: "wait" (for another process), "download", "convert", "write", "verify", "load",
-# "prepare"; or "capture", which counts tokens.
+# "prepare"; or "capture" and "warm up", which count tokens.
 Phases = Callable[[str, int, int], None]
 
 
