@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from strata_operator import status as statuses
+from strata_operator import tuning
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import Trouble, shorten
 from strata_operator.api.errors import (
@@ -22,6 +23,8 @@ from strata_operator.api.errors import (
 )
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
+from strata_operator.api.names import TUNING_FINALIZER
+from strata_operator.api.node import NODE_KIND, Wish
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod, warned
 from strata_operator.cluster import apply, events
@@ -31,6 +34,7 @@ from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import judge, shape_of
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import children
+from strata_operator.tuning import NodeAction
 from strata_operator.workers import Result
 
 log = logging.getLogger(__name__)
@@ -39,6 +43,9 @@ log = logging.getLogger(__name__)
 BLOCKED_SECONDS = 60.0
 # A container that is not created after this time has a reason that only the pod's events tell.
 CREATING_SECONDS = 10.0
+# A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
+RESTORE_SECONDS = 60.0
+RESTORE_LOOK_SECONDS = 5.0
 
 
 class Reconciler:
@@ -65,12 +72,12 @@ class Reconciler:
     def __call__(self, key: Key) -> Result:
         """Raises UnavailableError where the API server should be asked again later."""
         obj = self._cache.model(key)
-        # Once a model is being deleted its children are the garbage collector's: whatever is applied would fight it.
-        if obj is None or "deletionTimestamp" in obj["metadata"]:
+        if obj is None:
             self._outbox.forget(key)
             return Result("gone")
         try:
-            return self._reconcile(key, obj)
+            # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
+            return self._leave(key, obj) if "deletionTimestamp" in obj["metadata"] else self._reconcile(key, obj)
         except MissingError:
             self._cache.remove_model(obj)  # its watch has not told yet, or never will
             self._outbox.forget(key)
@@ -107,11 +114,16 @@ class Reconciler:
         finally:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
         observed, creating = self._look_into_pods(self._cache.observe(key))
-        new = statuses.status(model, desired, observed, outcome, fit, previous=obj["status"], now=self._clock())
+        wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
+        retuned = self._tune(key, obj, wishes, has_wishes=tuning.wants_anything(model))
+        tuned = tuning.verdict(model, wishes, self._nodes.all())
+        new = statuses.status(model, desired, observed, outcome, fit, tuned, previous=obj["status"], now=self._clock())
         changed = self._tell(obj, new)
         if outcome.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)
-        return Result("changed" if changed or done else "unchanged", again_in=CREATING_SECONDS if creating else None)
+        return Result(
+            "changed" if changed or done or retuned else "unchanged", again_in=CREATING_SECONDS if creating else None
+        )
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""
@@ -129,6 +141,49 @@ class Reconciler:
             self._cache.put(action.kind, answer)
             done.append(action)
         return wanted
+
+    def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, has_wishes: bool) -> bool:
+        """Have the nodes' StrataNodes hold those wishes of the model and no others; whether anything was written.
+
+        ``has_wishes``: whether its spec has any. The finalizer comes before the first of them is written and goes after
+        the last, so that none is left behind.
+        """
+        metadata = obj["metadata"]
+        todo = tuning.actions(tuning.key(*key), wishes, self._nodes.all())
+        has_finalizer = TUNING_FINALIZER in metadata.get("finalizers", ())
+        if has_wishes and not has_finalizer:
+            self._set_finalizer(key, metadata["uid"], present=True)
+        self._apply_wishes(key, todo)
+        if has_finalizer and not has_wishes:
+            self._set_finalizer(key, metadata["uid"], present=False)
+        return bool(todo) or has_finalizer != has_wishes
+
+    def _apply_wishes(self, key: Key, todo: Iterable[NodeAction]) -> None:
+        for action in todo:
+            self._nodes.put(NODE_KIND, apply.apply_wish(self._client, key, action))
+
+    def _set_finalizer(self, key: Key, uid: str, *, present: bool) -> None:
+        self._cache.put_model(apply.apply_finalizer(self._client, key, uid, present=present), own=True)
+
+    def _leave(self, key: Key, obj: Mapping[str, Any]) -> Result:
+        """Undo what the model wished for, and let it go once its nodes have undone it, or have been silent for long."""
+        metadata, status = obj["metadata"], obj["status"]
+        if TUNING_FINALIZER not in metadata.get("finalizers", ()):
+            self._outbox.forget(key)
+            return Result("gone")
+        self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
+        waiting = tuning.unsettled((node["name"] for node in status.get("nodes") or ()), self._nodes.all())
+        age = self._clock() - datetime.fromisoformat(metadata["deletionTimestamp"])
+        if waiting and age.total_seconds() < RESTORE_SECONDS:
+            return Result("leaving", again_in=RESTORE_LOOK_SECONDS)
+        if waiting:
+            words = (
+                f"the agent of {', '.join(waiting)} has not put the cards' settings back; it does once it runs, for no "
+                "model wants anything there any more"
+            )
+            self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
+        self._set_finalizer(key, metadata["uid"], present=False)
+        return Result("gone")
 
     def _look_into_pods(self, observed: Observed) -> tuple[Observed, bool]:
         """Pods whose containers are not created for some time get the reason from their events; and whether any is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from strata_operator import placement
 from strata_operator.api import conditions
 from strata_operator.api.child import Child, Rollout
-from strata_operator.api.conditions import ACCEPTED, DEGRADED, FITS, PROGRESSING, READY, Condition, Trouble
+from strata_operator.api.conditions import ACCEPTED, DEGRADED, FITS, NODE_TUNED, PROGRESSING, READY, Condition, Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
@@ -35,6 +36,7 @@ def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: 
         Condition(READY, False, reason, message),
         Condition(DEGRADED, True, reason, message),
         Condition(FITS, None, reason, "nothing is judged before the spec is accepted"),
+        Condition(NODE_TUNED, None, reason, "nodes are left as they are before the spec is accepted"),
     ]
     return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
 
@@ -45,6 +47,7 @@ def status(
     observed: Observed,
     plan: Plan,
     fit: Verdict,
+    tuned: Condition,
     *,
     previous: Status,
     now: datetime,
@@ -59,6 +62,7 @@ def status(
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
+        tuned,
         _progressing(model, desired["Deployment"], observed, plan, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
         Condition(DEGRADED, True, trouble.reason, trouble.message)
@@ -71,8 +75,15 @@ def status(
         "readyReplicas": rollout.ready,
         "selector": f"{MODEL_LABEL}={child_name(model.name)}",
         "url": url(model),
+        "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
     }
+
+
+def _nodes(pods: Iterable[Pod]) -> list[dict[str, Any]]:
+    """Where pods are, in the order of the nodes' names."""
+    there = Counter(pod.node for pod in pods if pod.node is not None and not pod.failed)
+    return [{"name": name, "pods": count} for name, count in sorted(there.items())]
 
 
 def _written(verdicts: Iterable[Condition], *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
@@ -162,10 +173,20 @@ def changes(new: Status, previous: Status) -> list[Event]:
         degraded["reason"],
     ):
         told.append(Event("Warning", degraded["reason"], degraded["message"]))
+    told += _tuning_changes(conditions.find(new, NODE_TUNED), conditions.find(previous, NODE_TUNED))
     ready = conditions.find(new, READY)
     if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
         told.append(Event("Normal", "Ready", ready["message"]))
     return told
+
+
+def _tuning_changes(new: Mapping[str, Any], before: Mapping[str, Any]) -> list[Event]:
+    """That nodes are tuned as wished for, or cannot be."""
+    if (new["status"], new["reason"]) == (before.get("status"), before.get("reason")):
+        return []
+    if new["status"] == "False":
+        return [Event("Warning", new["reason"], new["message"])]
+    return [Event("Normal", "NodeTuned", new["message"])] if new["reason"] == "Tuned" else []
 
 
 def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:

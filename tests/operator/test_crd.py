@@ -229,13 +229,15 @@ def test_the_status_written_is_in_the_schema() -> None:
     from strata_operator.plan import Plan
     from strata_operator.render import children
     from strata_operator.status import status
+    from strata_operator.tuning import verdict
 
     made, desired = model(), children(model(), engine_image="e")
     qwen = model(model={"source": "hf://Qwen/Qwen3-30B-A3B"}, engine={"maxModelLen": 4096}, hardware=NVIDIA)
     there = {kind: child(manifest) for kind, manifest in desired.items()}
     seen = Observed(there, (pod(),))
     fit = judge(qwen, shape_of(qwen), [StrataNode.parse(node_object())])
-    written = status(made, desired, seen, Plan(()), fit, previous={}, now=datetime.now(UTC))
+    tuned = verdict(made, {}, ())
+    written = status(made, desired, seen, Plan(()), fit, tuned, previous={}, now=datetime.now(UTC))
     known = SCHEMA["status"]["properties"]
     assert fit.plan is not None
     assert sorted(fit.plan) == sorted(known["plan"]["properties"])

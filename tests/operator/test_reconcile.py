@@ -12,7 +12,13 @@ from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
-from strata_operator.reconcile import BLOCKED_SECONDS, CREATING_SECONDS, Reconciler
+from strata_operator.reconcile import (
+    BLOCKED_SECONDS,
+    CREATING_SECONDS,
+    RESTORE_LOOK_SECONDS,
+    RESTORE_SECONDS,
+    Reconciler,
+)
 from strata_operator.workers import Result
 from tests.operator.cluster.fake import FakeClient
 from tests.operator.samples import NVIDIA, container, gpu, model_object, node_object, pod_object
@@ -145,6 +151,103 @@ def test_a_monitor_is_made_where_the_cluster_knows_the_kind() -> None:
     assert world.run() == Result("changed")
     assert ("PodMonitor", *KEY) in world.client.objects
     assert world.run() == Result("unchanged")
+
+
+TUNED: dict[str, Any] = {
+    "model": {"source": "builtin://smollm2-135m"},
+    "hardware": {**NVIDIA, "gpus": ["RTX4090"]},
+    "power": {"limitWatts": 280},
+}
+
+
+def tuned_world() -> World:
+    """A model that wants 280 W, with its pod on a node."""
+    world = World(**TUNED)
+    world.client.keep(node_object("node-1"))
+    world.nodes.put("StrataNode", world.client.objects["StrataNode", "", "node-1"])
+    world.run()
+    world.put_pod()
+    world.run()
+    return world
+
+
+def agent_acts(world: World) -> None:
+    """The agent of node-1 applies what the StrataNode asks for, and says so."""
+    node = world.client.objects["StrataNode", "", "node-1"]
+    world.client.version += 1
+    node["metadata"]["resourceVersion"] = str(world.client.version)
+    node["status"] |= {
+        "observedGeneration": node["metadata"]["generation"],
+        "conditions": [{"type": "Tuned", "status": "True", "reason": "InForce", "message": "all"}],
+    }
+    world.nodes.put("StrataNode", node)
+
+
+def test_a_node_is_tuned_where_the_pod_is_and_then_it_is_quiet() -> None:
+    world = tuned_world()
+    node = world.client.objects["StrataNode", "", "node-1"]
+    assert node["spec"]["tuning"]["models"] == [{"model": "ns/m", "powerLimitWatts": 280}]
+    assert world.model["metadata"]["finalizers"] == ["strata.ai/node-tuning"]
+    assert world.condition("NodeTuned")["reason"] == "Applying"
+    agent_acts(world)
+    assert world.run().outcome == "changed"
+    assert world.condition("NodeTuned")["reason"] == "Tuned"
+    assert "NodeTuned" in world.client.events()
+    world.client.writes()
+    assert world.run().outcome == "unchanged"
+    assert world.client.writes() == []
+
+
+def test_a_wish_that_the_spec_gives_up_is_withdrawn_with_its_finalizer() -> None:
+    world = tuned_world()
+    del world.model["spec"]["power"]
+    world.change(generation=2)
+    world.run()
+    assert world.client.objects["StrataNode", "", "node-1"]["spec"]["tuning"]["models"] == []
+    assert world.model["metadata"]["finalizers"] == []
+    assert world.condition("NodeTuned")["reason"] == "NothingWanted"
+
+
+def leave(world: World) -> None:
+    world.change(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=world.model["metadata"]["finalizers"])
+
+
+def test_a_model_goes_once_its_node_has_put_things_back() -> None:
+    world = tuned_world()
+    agent_acts(world)
+    leave(world)
+    world.client.writes()
+    assert world.run() == Result("leaving", again_in=RESTORE_LOOK_SECONDS)
+    assert world.client.writes() == ["apply by force StrataNode"]  # and nothing of the children
+    assert world.client.objects["StrataNode", "", "node-1"]["spec"]["tuning"]["models"] == []
+    agent_acts(world)
+    assert world.run() == Result("gone")
+    assert ("StrataModel", *KEY) not in world.client.objects
+
+
+def test_a_dead_node_does_not_hold_a_model_for_ever() -> None:
+    world = tuned_world()
+    leave(world)
+    world.now = CREATED + timedelta(seconds=RESTORE_SECONDS - 1)
+    assert world.run().outcome == "leaving"
+    world.now = CREATED + timedelta(seconds=RESTORE_SECONDS)
+    assert world.run() == Result("gone")
+    assert ("StrataModel", *KEY) not in world.client.objects
+    assert "NodeNotRestored" in world.client.events()
+
+
+def test_a_node_that_is_gone_holds_nothing_up() -> None:
+    world = tuned_world()
+    leave(world)
+    world.nodes.remove("StrataNode", world.client.objects.pop(("StrataNode", "", "node-1")))
+    assert world.run() == Result("gone")
+    assert ("StrataModel", *KEY) not in world.client.objects
+
+
+def test_no_finalizer_is_added_to_a_model_that_is_leaving() -> None:
+    world = World(**TUNED)
+    world.client.failing["apply StrataModel"] = LeavingError("no new finalizers can be added", status=422)
+    assert world.run() == Result("gone")
 
 
 def test_an_unknown_model_is_gone() -> None:

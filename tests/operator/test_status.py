@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strata_operator.api.child import Rollout
-from strata_operator.api.conditions import Trouble, find
+from strata_operator.api.conditions import Condition, Trouble, find
 from strata_operator.api.errors import InvalidSpecError, NotServedError
 from strata_operator.api.event import Event
 from strata_operator.api.names import REVISION_ANNOTATION
@@ -22,6 +22,9 @@ from tests.operator.samples import NVIDIA, child, model, pod, rollout
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOTHING = Plan(())
 FITS = Verdict(True, "Fits", "fits on gpu-1", {"node": "gpu-1", "vramBytes": 1})
+UNTUNED = Condition("NodeTuned", True, "NothingWanted", "nothing")
+TUNED = Condition("NodeTuned", True, "Tuned", "in force on gpu-1")
+REFUSED = Condition("NodeTuned", False, "Refused", "gpu-1: 40 W")
 TOO_LARGE = Verdict(False, "NotEnoughVram", "needs 61.3 GiB of VRAM")
 
 
@@ -38,6 +41,7 @@ def told(
     now: datetime = NOW,
     stale_hash: bool = False,
     fit: Verdict = FITS,
+    tuned: Condition = UNTUNED,
     **spec: Any,
 ) -> dict[str, Any]:
     """The status for a Deployment with those counts (None: not there) and pods, which are of the current revision."""
@@ -51,7 +55,7 @@ def told(
     if stale_hash:
         there["Deployment"] = replace(there["Deployment"], hash="of before")
     current = tuple(replace(one, revision=revision(**spec)) if one.revision == "r1" else one for one in pods)
-    return status(made, desired, Observed(there, current), plan, fit, previous=previous or {}, now=now)
+    return status(made, desired, Observed(there, current), plan, fit, tuned, previous=previous or {}, now=now)
 
 
 def verdict(made: dict[str, Any], kind: str) -> tuple[str, str]:
@@ -256,6 +260,12 @@ def test_whether_it_fits(fit: Verdict, status: str) -> None:
     assert ("plan" in made) == (fit.plan is not None)
 
 
+def test_nodes_are_counted_in_order() -> None:
+    pods = [replace(pod(name), node=node) for name, node in (("a", "n2"), ("b", "n1"), ("c", "n2"), ("d", None))]
+    made = told(rollout(4), *pods, replace(pod("e", failed=True), node="n3"), replicas=4)
+    assert made["nodes"] == [{"name": "n1", "pods": 1}, {"name": "n2", "pods": 2}]
+
+
 def test_nothing_to_write_while_nothing_changes() -> None:
     first = told(rollout(1), pod(ready=True))
     assert told(rollout(1), pod(ready=True), previous=first, now=NOW + timedelta(days=1)) == first
@@ -281,6 +291,8 @@ def action(verb: Any, kind: str, *lost: str) -> Action:
 SERVING = told(rollout(1), pod(ready=True))
 LOADING = told(rollout(1, ready=0), pod(running=True))
 FAILING = told(rollout(1, ready=0), pod(trouble=FAILED))
+WITH_TUNING = told(rollout(1), pod(ready=True), tuned=TUNED)
+WITH_REFUSAL = told(rollout(1), pod(ready=True), tuned=REFUSED)
 CONFLICT = told(None, plan=Plan((), blocked=(Trouble("NameConflict", "Service m"),)))
 
 
@@ -314,6 +326,10 @@ def test_an_event_of_drift_names_the_field() -> None:
         pytest.param(FAILING, FAILING, [], id="goes on failing"),
         pytest.param(CONFLICT, FAILING, [("Warning", "NameConflict")], id="fails for another reason"),
         pytest.param(LOADING, FAILING, [], id="is tried again"),
+        pytest.param(WITH_TUNING, SERVING, [("Normal", "NodeTuned")], id="nodes are tuned"),
+        pytest.param(WITH_TUNING, WITH_TUNING, [], id="nodes stay tuned"),
+        pytest.param(WITH_REFUSAL, WITH_TUNING, [("Warning", "Refused")], id="a node cannot be tuned any more"),
+        pytest.param(SERVING, WITH_TUNING, [], id="nothing is wanted any more"),
     ],
 )
 def test_events_of_changes(new: dict[str, Any], previous: dict[str, Any], expected: list[tuple[str, str]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 ACCEPTED = "Accepted"
 FITS = "Fits"
+NODE_TUNED = "NodeTuned"
 PROGRESSING = "Progressing"
 READY = "Ready"
 DEGRADED = "Degraded"

@@ -9,9 +9,15 @@ FIELD_MANAGER = "strata-operator"
 MODEL_LABEL = "strata.ai/model"  # on every child and pod; its value is the children's name
 HASH_ANNOTATION = "strata.ai/hash"  # on every child: of all that was applied
 REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template
+TUNING_FINALIZER = "strata.ai/node-tuning"  # on models that wish for something of their nodes, until it is undone
 ENGINE = "engine"  # the container's name
 
 _NAME_LIMIT = 52  # of 63: a Deployment's pods get a suffix of up to 11 characters
+
+
+def wish_manager(namespace: str, name: str) -> str:
+    """The field manager of a model's wish on StrataNodes: each has its own, so that one leaves the others alone."""
+    return f"{FIELD_MANAGER}-{hashlib.sha256(f'{namespace}/{name}'.encode()).hexdigest()[:16]}"
 
 
 def child_name(model_name: str) -> str:

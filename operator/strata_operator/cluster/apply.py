@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from strata_operator.api import wire
 from strata_operator.api.child import Child
-from strata_operator.api.errors import ForeignObjectError, LeavingError, MissingError, UnavailableError
+from strata_operator.api.errors import (
+    ForeignObjectError,
+    LeavingError,
+    MissingError,
+    RefusedError,
+    UnavailableError,
+)
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
-from strata_operator.api.names import FIELD_MANAGER
+from strata_operator.api.names import FIELD_MANAGER, TUNING_FINALIZER, wish_manager
+from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, foreign
+from strata_operator.tuning import NodeAction
 
 
 def check_owner(client: Client, model: StrataModel) -> None:
@@ -56,6 +65,38 @@ def apply_status(client: Client, key: tuple[str, str], uid: str, status: Mapping
         "status": status,
     }
     return client.apply(KIND, manifest, manager=FIELD_MANAGER, force=True, subresource="status")
+
+
+def apply_finalizer(client: Client, key: tuple[str, str], uid: str, *, present: bool) -> dict[str, Any]:
+    """Add or remove the finalizer of node tuning; returns the model as it is now.
+
+    Raises MissingError where it is gone, LeavingError where it is being deleted and takes no finalizer any more.
+    """
+    metadata: dict[str, Any] = {"namespace": key[0], "name": key[1], "uid": uid}
+    if present:  # what was applied before and is left out now is removed
+        metadata["finalizers"] = [TUNING_FINALIZER]
+    manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}
+    try:
+        return client.apply(KIND, manifest, manager=FIELD_MANAGER, force=True)
+    except RefusedError as error:
+        if "no new finalizers can be added" in error.answer:
+            raise LeavingError(str(error), status=error.status, answer=error.answer) from error
+        raise
+
+
+def apply_wish(client: Client, key: tuple[str, str], action: NodeAction) -> dict[str, Any]:
+    """Write the model's wish into the StrataNode, or take it out; returns the StrataNode as it is now.
+
+    Raises UnavailableError where the node was made anew in between. It is never created.
+    """
+    models = [wire.dump(action.wish)] if action.wish is not None else []
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": NODE_KIND,
+        "metadata": {"name": action.node.name, "uid": action.node.uid},
+        "spec": {"tuning": {"models": models}} if models else {},
+    }
+    return client.apply(NODE_KIND, manifest, manager=wish_manager(*key), force=True)
 
 
 def _with_uid(manifest: Mapping[str, Any], uid: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Cache:
         """
         metadata = obj["metadata"]
         key = (metadata["namespace"], metadata["name"])
-        kept = ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
+        kept = ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp", "finalizers")
         slim = {
             "metadata": {field: metadata[field] for field in kept if field in metadata},
             "spec": obj.get("spec") or {},

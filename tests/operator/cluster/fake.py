@@ -23,6 +23,7 @@ class FakeClient:
         self.losing: set[str] = set()
         self.calls: list[str] = []
         self.version = 100
+        self.wishes: dict[str, dict[str, list[Any]]] = {}  # on each StrataNode, by field manager
         for obj in objects:
             self.keep(obj)
 
@@ -76,6 +77,9 @@ class FakeClient:
         if subresource:
             assert there is not None
             there["status"] = copy.deepcopy(dict(manifest["status"]))
+        elif kind in ("StrataModel", "StrataNode"):
+            assert there is not None
+            self._merge_ours(there, manifest, manager)
         else:
             there = copy.deepcopy(dict(manifest))
             owned = fields_of(
@@ -90,6 +94,20 @@ class FakeClient:
         if self.calls[-1] in self.losing:
             raise UnavailableError("no answer")
         return copy.deepcopy(there)
+
+    def _merge_ours(self, there: dict[str, Any], manifest: Mapping[str, Any], manager: str) -> None:
+        """A finalizer, or an entry of a node's wishes: what the manager had applied before and leaves out now goes."""
+        if manifest["kind"] == "StrataModel":
+            there["metadata"]["finalizers"] = list(manifest["metadata"].get("finalizers", ()))
+            if "deletionTimestamp" in there["metadata"] and not there["metadata"]["finalizers"]:
+                del self.objects["StrataModel", there["metadata"]["namespace"], there["metadata"]["name"]]
+            return
+        mine = manifest["spec"].get("tuning", {}).get("models", [])
+        held = self.wishes.setdefault(there["metadata"]["name"], {})
+        held[manager] = copy.deepcopy(mine)
+        models = [wish for wishes in held.values() for wish in wishes]
+        there["spec"] = {**there.get("spec", {}), "tuning": {"models": models}}
+        there["metadata"]["generation"] += 1
 
     def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         self._call("create", kind)
