@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,7 +16,9 @@ from strata.kernels.attention.batch import StepBatch
 from strata.runner.gathered import Gathered
 from strata.runner.pack import Packer
 from strata.runner.paged import Paged
-from strata.scheduler.batch import Batch
+from strata.scheduler.batch import Batch, ScheduledSequence
+
+Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +47,12 @@ def build_inputs(
     All integers travel in one tensor: one copy to the device a step.
     """
     packer = Packer()
-    positions: list[int] = []
-    slots: list[int] = []
-    token_ids: list[int] = []
-    sampled: list[int] = []
-    for sequence in batch.sequences:
-        span = range(sequence.start, sequence.end)
-        positions.extend(span)
-        slots.extend(sequence.block_ids[p // block_size] * block_size + p % block_size for p in span)
-        token_ids.extend(sequence.token_ids)
-        if sequence.samples:
-            sampled.append(len(token_ids) - 1)
-    for values in (token_ids, positions, slots, sampled):
+    token_ids = np.concatenate([np.array(sequence.token_ids, dtype=np.int64) for sequence in batch.sequences])
+    spans = [np.arange(sequence.start, sequence.end) for sequence in batch.sequences]
+    slots = [_slots(sequence, span, block_size) for sequence, span in zip(batch.sequences, spans, strict=True)]
+    ends = accumulate(len(span) for span in spans)
+    sampled = [end - 1 for sequence, end in zip(batch.sequences, ends, strict=True) if sequence.samples]
+    for values in (token_ids, np.concatenate(spans), np.concatenate(slots), sampled):
         packer.add(values)
     fed = _sources(batch, packer)
     seen = Paged(batch, block_size, packer) if reads_pages else Gathered(batch, block_size, windows, packer)
@@ -66,6 +66,12 @@ def build_inputs(
         None if len(sampled) == len(token_ids) else sampled_t,
         len(sampled),
     )
+
+
+def _slots(sequence: ScheduledSequence, positions: Positions, block_size: int) -> Positions:
+    first = sequence.start // block_size
+    blocks = np.array(sequence.block_ids[first : -(-sequence.end // block_size)], dtype=np.int64)
+    return blocks[positions // block_size - first] * block_size + positions % block_size
 
 
 def _sources(batch: Batch, packer: Packer) -> int | None:

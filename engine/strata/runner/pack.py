@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,9 +14,9 @@ class Packer:
     """Lists of integers that become views of one tensor; through pinned memory to a card, so that the host goes on."""
 
     def __init__(self) -> None:
-        self._lists: list[tuple[torch.dtype, Sequence[int]]] = []
+        self._lists: list[tuple[torch.dtype, Sequence[int] | npt.NDArray[np.int64]]] = []
 
-    def add(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> int:
+    def add(self, values: Sequence[int] | npt.NDArray[np.int64], dtype: torch.dtype = torch.int64) -> int:
         """Take a list of int64 or int32; returns its place in what ``to`` gives."""
         self._lists.append((dtype, values))
         return len(self._lists) - 1
@@ -26,6 +28,6 @@ class Packer:
         packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
         for i, part in zip(order, packed.split(sizes), strict=True):
             dtype, values = self._lists[i]
-            part.view(dtype).copy_(torch.tensor(values, dtype=dtype))
+            part.view(dtype).copy_(torch.as_tensor(values, dtype=dtype))
         moved = dict(zip(order, packed.to(device, non_blocking=True).split(sizes), strict=True))
         return tuple(moved[i].view(dtype) for i, (dtype, _) in enumerate(self._lists))
