@@ -8,16 +8,29 @@ the number of tokens alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from strata.kernels.attention import triton as paged_attention
+from strata.kernels.embedding import triton as embedding
 from strata.kernels.embedding.reference import EmbeddingFn
-from strata.kernels.layer import AttentionFn, Expert, ExpertsFn, Heads, Inner, Kernels, LinearAddFn
+from strata.kernels.layer import (
+    AttentionFn,
+    Expert,
+    ExpertsFn,
+    Heads,
+    Inner,
+    Kernels,
+    LinearAddFn,
+    NormGatedFn,
+    NormLinearFn,
+)
+from strata.kernels.linear.dense import Dense
 from strata.kernels.matrix import Activation, Matrix, Norm
-from strata.kernels.rows import QuantizedRows, dequantize_rows
+from strata.kernels.rms_norm import triton as rms_norm
+from strata.kernels.rows import QuantizedRows, dequantize_rows, wants_quantized
 
 
 class CudaKernels(Kernels):
@@ -26,19 +39,29 @@ class CudaKernels(Kernels):
     reads_pages = True
 
     def embedding(self, table: Matrix) -> EmbeddingFn:
-        return self.operations.embedding(table.kind, table.parts, torch.float32)
+        return embedding.prepare(table)
+
+    def norm_linear(self, norm: Norm, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
+        normed, dense = rms_norm.prepare(norm), Dense(matrices)
+        dtype = torch.float32 if wide else self.dtype
+
+        def product(x: Tensor) -> Tensor:
+            if not len(x):  # no row's logits are needed
+                return x.new_empty(0, dense.rows, dtype=dtype)
+            return dense(normed(x, dense.rounded and wants_quantized(len(x))), dtype)
+
+        return product
 
     def attention(self, heads: Heads) -> AttentionFn:
         return paged_attention.prepare(heads)
 
     def linear_add(self, matrix: Matrix) -> LinearAddFn:
-        product = self._stacked([matrix])
+        dense = Dense([matrix])
+        return lambda inner, x, share=None: dense.add_(inner, x, share)
 
-        def add(inner: Inner, x: Tensor, share: Tensor | None = None) -> Tensor:
-            out = product(self._plain(inner))
-            return x + (out if share is None else share * out)
-
-        return add
+    def norm_gated(self, norm: Norm, matrices: Sequence[Matrix], activation: Activation) -> NormGatedFn:
+        normed, dense = rms_norm.prepare(norm), Dense(matrices)
+        return lambda x: dense.gated(normed(x, wants_quantized(len(x))), activation)
 
     def experts(self, experts: Iterable[Expert], activation: Activation) -> ExpertsFn:
         activate = self._activation(activation)

@@ -94,7 +94,8 @@ class Kernels:
         """int64 [tokens] -> the residual stream."""
         return self.operations.embedding(table.kind, table.parts, self.dtype)
 
-    def norm_linear(self, norm: Norm, matrices: Sequence[Matrix]) -> NormLinearFn:
+    def norm_linear(self, norm: Norm, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
+        """``wide``: the result in float32 where a device's products are anyway; here in ``dtype`` all the same."""
         normed, product = self._norm(norm), self._stacked(matrices)
         return lambda x: product(normed(x))
 

@@ -34,7 +34,7 @@ class Decoder(ABC):
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")
-        self.head = weights.kernels.norm_linear(weights.norm("model.norm", config.rms_norm_eps), [head])
+        self.head = weights.kernels.norm_linear(weights.norm("model.norm", config.rms_norm_eps), [head], wide=True)
         inv_freq, scale = inverse_frequencies(config.rope, config.head_dim, max_positions)
         self.cos, self.sin = (
             t.to(weights.device) for t in rope_table(inv_freq, max_positions, scale, weights.kernels.dtype)
@@ -69,9 +69,9 @@ class Decoder(ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """Rows of ``forward``'s output [rows, hidden] -> float32 [rows, vocab].
 
-        The product rounds to the activations' type, bf16: logits near 25 lie 0.125 apart, so the likeliest two may tie.
+        On a CPU the product rounds to bf16: logits near 25 lie 0.125 apart, so the likeliest two may tie.
         """
-        # On a CPU a product in float32 costs too much. SmolLM2's head, one row, 2 busy Zen 4 cores, 2026-11-29: int8
+        # There a product in float32 costs too much. SmolLM2's head, one row, 2 busy Zen 4 cores, 2026-11-29: int8
         # 102 ms (torch's weight-only product has no fast loop for it) against 4.1 of a step's 24; bf16 10.0 against 3.6
         # of 38.
         return self.head(hidden).float()

@@ -5,13 +5,23 @@ One program a token: reads its row once, takes the mean in float32, and writes b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from strata.kernels import launch
+from strata.kernels.matrix import Norm
 from strata.kernels.rows import GROUP, QuantizedRows, empty_rows
-from strata.kernels.triton_functions import store_groups
+from strata.kernels.triton_functions import overlap_launches, store_groups
+
+
+def prepare(norm: Norm) -> Callable[[Tensor, bool], Tensor | QuantizedRows]:
+    """The norm with one weight: of the residual stream, in bf16 or, if so asked, rounded."""
+    weight, eps = norm.weight.float(), norm.eps
+    return lambda x, rounded: (norm_quantize if rounded else norm_rows)(x, weight, eps)
 
 
 def norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -35,8 +45,9 @@ def _launch(x: Tensor, weight: Tensor, eps: float, plain: Tensor | None, rows: Q
     groups = width // GROUP
     block = triton.next_power_of_2(groups)
     norm_kernel[(tokens,)](
-        x, weight, plain, codes, scales, sums, eps, GROUPS=groups, BLOCK=block, num_warps=4 if block <= 32 else 8
-    )
+        x, weight, plain, codes, scales, sums, eps,
+        GROUPS=groups, BLOCK=block, num_warps=4 if block <= 32 else 8, **launch.early(),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -50,13 +61,15 @@ def norm_kernel(
     eps,
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     groups = tl.arange(0, BLOCK)
     columns = groups[:, None] * 32 + tl.arange(0, 32)[None, :]
     mask = columns < GROUPS * 32
-    x = tl.load(x_ptr + token * (GROUPS * 32) + columns, mask=mask, other=0.0)
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    overlap_launches(EARLY)
+    x = tl.load(x_ptr + token * (GROUPS * 32) + columns, mask=mask, other=0.0)
     mean = tl.sum(tl.sum(x * x, 1), 0) / (GROUPS * 32)
     out = x * tl.rsqrt(mean + eps) * weight
     if plain_ptr is not None:
