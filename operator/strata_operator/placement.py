@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata_operator.api.hardware import Hardware
+from strata_operator.api.names import GPU_RESOURCE
 from strata_operator.api.node import GPU_PRODUCT_LABEL, PCIE_GENERATION_LABEL, PCIE_WIDTH_LABEL, VRAM_LABEL
 from strata_operator.api.scheduling import Scheduling
 
@@ -18,7 +19,6 @@ PRODUCTS = {
     "RTX4090": "NVIDIA-GeForce-RTX-4090",
     "RTX4090D": "NVIDIA-GeForce-RTX-4090-D",
 }
-GPU_RESOURCE = "nvidia.com/gpu"
 
 Expression = dict[str, Any]
 

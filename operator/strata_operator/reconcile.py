@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from strata_operator import rollout, tuning
 from strata_operator import status as statuses
-from strata_operator import tuning
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import Trouble, shorten
 from strata_operator.api.errors import (
@@ -34,6 +34,9 @@ from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import judge, shape_of
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import children
+from strata_operator.rollout import stuck
+from strata_operator.target import Children, aim
+from strata_operator.trouble import find_trouble, is_complete
 from strata_operator.tuning import NodeAction
 from strata_operator.workers import Result
 
@@ -95,17 +98,18 @@ class Reconciler:
 
     def _reconcile(self, key: Key, obj: Mapping[str, Any]) -> Result:
         """Raises MissingError where the model is gone, LeavingError where it is about to go."""
+        observed = self._observe(key)
         try:
-            model = StrataModel.parse(obj)
-            desired = children(model, engine_image=self._engine_image, monitors=self._has_monitors())
+            newest = StrataModel.parse(obj)
+            fit = judge(newest, shape_of(newest), observed.nodes)
+            target = aim(newest, observed, fit, obj["status"], render=self._render, now=self._clock())
         except InvalidSpecError as error:
             generation = obj["metadata"]["generation"]
             new = statuses.refused(error, generation=generation, previous=obj["status"], now=self._clock())
             self._tell(obj, new)
             return Result("refused")
-        observed = replace(self._cache.observe(key), nodes=self._nodes.all())
-        fit = judge(model, shape_of(model), observed.nodes)
-        wanted = plan(model, desired, observed, hold=fit.trouble if model.wanted_replicas else None)
+        model, memory = target.model, target.memory
+        wanted = plan(model, target.desired, observed, hold=target.hold)
         if any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
         done: list[Action] = []
@@ -113,17 +117,41 @@ class Reconciler:
             outcome = self._carry_out(model, wanted, done)
         finally:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
-        observed, creating = self._look_into_pods(self._cache.observe(key))
+        observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
         retuned = self._tune(key, obj, wishes, has_wishes=tuning.wants_anything(model))
         tuned = tuning.verdict(model, wishes, self._nodes.all())
-        new = statuses.status(model, desired, observed, outcome, fit, tuned, previous=obj["status"], now=self._clock())
+        trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome)
+        if is_complete(model, target.desired, observed, outcome):
+            trouble = None
+            if model.wanted_replicas:
+                memory = rollout.after_success(memory, target.revision, model.generation, obj["spec"])
+        new = statuses.status(
+            model,
+            target.desired,
+            observed,
+            outcome,
+            fit,
+            tuned,
+            memory=memory,
+            trouble=trouble,
+            previous=obj["status"],
+            now=self._clock(),
+        )
         changed = self._tell(obj, new)
         if outcome.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)
-        return Result(
-            "changed" if changed or done or retuned else "unchanged", again_in=CREATING_SECONDS if creating else None
-        )
+        waits = [CREATING_SECONDS] if creating else []
+        waits += [target.look_again] if target.look_again is not None else []
+        waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
+        return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
+
+    def _observe(self, key: Key) -> Observed:
+        return replace(self._cache.observe(key), nodes=self._nodes.all(), used_gpus=self._cache.used_gpus())
+
+    def _render(self, model: StrataModel, starts_first: bool) -> Children:
+        monitors = self._has_monitors()
+        return children(model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""

@@ -7,19 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from strata_operator import placement
 from strata_operator.api import conditions
-from strata_operator.api.child import Child, Rollout
+from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import ACCEPTED, DEGRADED, FITS, NODE_TUNED, PROGRESSING, READY, Condition, Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
-from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, REVISION_ANNOTATION, child_name
+from strata_operator.api.names import MODEL_LABEL, child_name
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
 from strata_operator.plan import Action, Manifest, Plan
 from strata_operator.render import url
+from strata_operator.rollout import Failure, Memory
+from strata_operator.trouble import current_pods, is_complete, own_deployment
 
 Status = Mapping[str, Any]
 # Reasons for which a child may not have been made yet.
@@ -49,21 +50,26 @@ def status(
     fit: Verdict,
     tuned: Condition,
     *,
+    memory: Memory,
+    trouble: Trouble | None,
     previous: Status,
     now: datetime,
 ) -> dict[str, Any]:
-    """The whole status. ``observed`` is the state after the plan's actions, as far as it is known."""
-    deployment = observed.children.get("Deployment")
-    if deployment is not None and deployment.owner_uid != model.uid:
-        deployment = None
+    """The whole status. ``observed`` is the state after the plan's actions, as far as it is known.
+
+    ``desired`` is what is served: after a failed roll-out, of which ``memory`` tells, what was before it. ``trouble``
+    is what stands in the way of that.
+    """
+    deployment = own_deployment(model, observed)
     rollout = (deployment.rollout if deployment else None) or _NONE
-    complete = not (plan.blocked or plan.held) and _is_complete(model, deployment, desired["Deployment"])
-    trouble = None if complete else _trouble(model, desired["Deployment"], observed, plan)
+    complete = is_complete(model, desired, observed, plan)
+    if memory.failure is not None:
+        trouble = _rolled_back(memory.failure, trouble)
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
         tuned,
-        _progressing(model, desired["Deployment"], observed, plan, complete=complete, trouble=trouble),
+        _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
         Condition(DEGRADED, True, trouble.reason, trouble.message)
         if trouble
@@ -77,7 +83,16 @@ def status(
         "url": url(model),
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
+        **({"rollout": kept} if (kept := memory.dump()) else {}),
     }
+
+
+def _rolled_back(failure: Failure, trouble: Trouble | None) -> Trouble:
+    words = (
+        f"the spec of generation {failure.generation} failed ({failure.reason}: {failure.message}); what served before "
+        "is put back until the spec changes again"
+    )
+    return Trouble("RolledBack", words if trouble is None else f"{words}; that has trouble, too: {trouble.message}")
 
 
 def _nodes(pods: Iterable[Pod]) -> list[dict[str, Any]]:
@@ -91,64 +106,37 @@ def _written(verdicts: Iterable[Condition], *, generation: int, previous: Status
     return {"observedGeneration": generation, "conditions": merged}
 
 
-def _is_complete(model: StrataModel, deployment: Child | None, wanted: Manifest) -> bool:
-    """All pods are of this spec and ready. Counts of an older generation or revision say nothing."""
-    if deployment is None or deployment.rollout is None:
-        return False
-    rollout = deployment.rollout
-    return (
-        deployment.hash == wanted["metadata"]["annotations"][HASH_ANNOTATION]
-        and rollout.observed_generation >= rollout.generation
-        and rollout.updated == rollout.replicas == rollout.ready == model.wanted_replicas
-    )
-
-
-def _current(wanted: Manifest, pods: Iterable[Pod]) -> list[Pod]:
-    revision = wanted["spec"]["template"]["metadata"]["annotations"][REVISION_ANNOTATION]
-    return [pod for pod in pods if pod.revision == revision and not pod.deleting]
-
-
-def _trouble(model: StrataModel, wanted: Manifest, observed: Observed, plan: Plan) -> Trouble | None:
-    """Why the model is not served as wanted; None while it only takes its time."""
-    if plan.blocked:
-        return plan.blocked[0]
-    if plan.held:
-        return plan.held
-    deployment = observed.children.get("Deployment")
-    if deployment and deployment.rollout and deployment.rollout.failure:
-        return Trouble("PodsRefused", deployment.rollout.failure)
-    pods = _current(wanted, observed.pods)
-    if sum(not pod.failed for pod in pods) >= model.wanted_replicas:
-        pods = [pod for pod in pods if not pod.failed]  # others took the place of those
-    troubles = [pod.trouble for pod in pods if pod.trouble]
-    if any(pod.deleting for pod in observed.pods):
-        # The new pod waits for what the old one still holds.
-        troubles = [trouble for trouble in troubles if trouble.reason != "Unschedulable"]
-    if not troubles:
-        return None
-    first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
-    if first.reason == "Unschedulable":
-        return Trouble(first.reason, f"needs {placement.needs(model.hardware)}; the scheduler says: {first.message}")
-    return first
-
-
 def _progressing(
-    model: StrataModel, wanted: Manifest, observed: Observed, plan: Plan, *, complete: bool, trouble: Trouble | None
+    model: StrataModel,
+    wanted: Manifest,
+    observed: Observed,
+    plan: Plan,
+    memory: Memory,
+    *,
+    complete: bool,
+    trouble: Trouble | None,
 ) -> Condition:
+    if memory.failure is not None:
+        words = "what served before serves again" if complete else "what served before is being put back"
+        return Condition(PROGRESSING, not complete, "RolledBack" if complete else "RollingBack", words)
     if complete:
         return Condition(PROGRESSING, False, "Complete", "the spec is rolled out")
     if trouble:
         return Condition(PROGRESSING, False, trouble.reason, "held up; the condition Degraded says by what")
     if plan.waiting:
         return Condition(PROGRESSING, True, "Waiting", f"waits until {', '.join(plan.waiting)} is gone")
-    pods = _current(wanted, observed.pods)
+    pods = current_pods(wanted, observed.pods)
+    ready = sum(pod.ready for pod in pods)
+    so_far = f"{ready} of {model.wanted_replicas} pods of this spec are ready"
     if any(pod.running and not pod.ready for pod in pods):
-        return Condition(PROGRESSING, True, "Loading", "the engine loads the model; GET /ready tells how far it is")
+        return Condition(
+            PROGRESSING, True, "Loading", f"the engine loads the model; GET /ready tells how far it is; {so_far}"
+        )
     if any(pod.creating for pod in pods):
-        return Condition(PROGRESSING, True, "Creating", "the node pulls the image and mounts the volumes")
+        return Condition(PROGRESSING, True, "Creating", f"the node pulls the image and mounts the volumes; {so_far}")
     if pods and not all(pod.ready for pod in pods):
-        return Condition(PROGRESSING, True, "Scheduling", "the pods wait for a node")
-    return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped until {model.wanted_replicas} run")
+        return Condition(PROGRESSING, True, "Scheduling", f"the pods wait for a node; {so_far}")
+    return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped; {so_far}")
 
 
 def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Condition:

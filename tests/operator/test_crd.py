@@ -228,6 +228,7 @@ def test_the_status_written_is_in_the_schema() -> None:
     from strata_operator.fit import judge, shape_of
     from strata_operator.plan import Plan
     from strata_operator.render import children
+    from strata_operator.rollout import Failure, Memory, Served
     from strata_operator.status import status
     from strata_operator.tuning import verdict
 
@@ -237,7 +238,21 @@ def test_the_status_written_is_in_the_schema() -> None:
     seen = Observed(there, (pod(),))
     fit = judge(qwen, shape_of(qwen), [StrataNode.parse(node_object())])
     tuned = verdict(made, {}, ())
-    written = status(made, desired, seen, Plan(()), fit, tuned, previous={}, now=datetime.now(UTC))
+    memory = Memory(Served("a", 1, {}), Failure("b", 2, "EngineFailed", "why"))
+    written = status(
+        made,
+        desired,
+        seen,
+        Plan(()),
+        fit,
+        tuned,
+        memory=memory,
+        trouble=None,
+        previous={},
+        now=datetime.now(UTC),
+    )
+    for name, kept in written["rollout"].items():
+        assert sorted(kept) == sorted(SCHEMA["status"]["properties"]["rollout"]["properties"][name]["properties"])
     known = SCHEMA["status"]["properties"]
     assert fit.plan is not None
     assert sorted(fit.plan) == sorted(known["plan"]["properties"])

@@ -21,7 +21,7 @@ from strata_operator.reconcile import (
 )
 from strata_operator.workers import Result
 from tests.operator.cluster.fake import FakeClient
-from tests.operator.samples import NVIDIA, container, gpu, model_object, node_object, pod_object
+from tests.operator.samples import CPU, NVIDIA, container, gpu, model_object, node_object, pod_object
 
 KEY = ("ns", "m")
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,13 +61,15 @@ class World:
     def serve(self) -> None:
         """The Deployment's controller and the kubelet do their part."""
         deployment = self.client.objects["Deployment", *KEY]
-        deployment["metadata"] |= {"resourceVersion": "500", "generation": 1}
+        self.client.version += 500
+        deployment["metadata"] |= {"resourceVersion": str(self.client.version), "generation": 1}
         deployment["status"] = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}
         self.cache.put("Deployment", deployment)
 
-    def put_pod(self, **status: Any) -> None:
+    def put_pod(self, *, name: str = "m-1", version: int = 20, **status: Any) -> None:
+        """A pod of what the Deployment holds now."""
         template = self.client.objects["Deployment", *KEY]["spec"]["template"]["metadata"]["annotations"]
-        self.cache.put("Pod", pod_object(revision=template[REVISION_ANNOTATION], **status))
+        self.cache.put("Pod", pod_object(name, revision=template[REVISION_ANNOTATION], version=version, **status))
 
     def condition(self, kind: str) -> Any:
         return find(self.model["status"], kind)
@@ -248,6 +250,94 @@ def test_no_finalizer_is_added_to_a_model_that_is_leaving() -> None:
     world = World(**TUNED)
     world.client.failing["apply StrataModel"] = LeavingError("no new finalizers can be added", status=422)
     assert world.run() == Result("gone")
+
+
+SPEC: dict[str, Any] = {"model": {"source": "builtin://smollm2-135m"}, "hardware": CPU}
+
+
+def deployed(world: World) -> str:
+    """The source that the Deployment's pods are told to serve."""
+    container = world.client.objects["Deployment", *KEY]["spec"]["template"]["spec"]["containers"][0]
+    return str(container["args"][1])
+
+
+def serving_world() -> World:
+    """A model that has served, and whose spec was then changed to one that cannot."""
+    world = World(**SPEC)
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    assert world.condition("Ready")["status"] == "True"
+    world.model["spec"] = {**SPEC, "model": {"source": "builtin://absent"}}
+    world.change(generation=2)
+    world.run()
+    assert deployed(world) == "builtin://absent"
+    ended = {"terminated": {"exitCode": 2, "message": "there is no model 'absent'"}}
+    world.put_pod(name="m-2", version=21, containerStatuses=container(state=ended))
+    world.run()
+    assert world.condition("Degraded")["reason"] == "EngineFailed"
+    return world
+
+
+def test_a_spec_that_fails_is_rolled_back_and_says_why() -> None:
+    world = serving_world()
+    world.now += timedelta(seconds=59)
+    assert world.run().again_in == 1
+    assert deployed(world) == "builtin://absent"
+    world.now += timedelta(seconds=1)
+    world.run()
+    assert deployed(world) == "builtin://smollm2-135m"
+    assert world.condition("Progressing")["reason"] == "RollingBack"
+    assert "there is no model 'absent'" in world.condition("Degraded")["message"]
+    assert "RolledBack" in world.client.events()
+    world.serve()
+    world.run()
+    assert (world.condition("Ready")["status"], world.condition("Ready")["reason"]) == ("False", "RolledBack")
+    assert world.condition("Progressing")["status"] == "False"
+    world.client.writes()
+    world.now += timedelta(hours=1)
+    world.run()
+    assert world.client.writes() == []
+
+
+def test_a_repaired_spec_wins_over_a_roll_back() -> None:
+    world = serving_world()
+    world.now += timedelta(seconds=60)
+    world.run()
+    world.model["spec"] = {**SPEC, "engine": {"maxModelLen": 1024}}
+    world.change(generation=3)
+    world.run()
+    args = world.client.objects["Deployment", *KEY]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--max-model-len=1024" in args
+    assert "failed" not in world.model["status"]["rollout"]
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_more_replicas_do_not_try_a_failed_spec_again() -> None:
+    world = serving_world()
+    world.now += timedelta(seconds=60)
+    world.run()
+    world.model["spec"] = {**world.model["spec"], "replicas": 2}
+    world.change(generation=3)
+    world.run()
+    assert deployed(world) == "builtin://smollm2-135m"
+    assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 2
+
+
+def test_a_pod_on_a_dead_node_is_named() -> None:
+    world = World()
+    world.run()
+    world.put_pod()
+    pod = pod_object(revision="old", version=30)
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    world.cache.put("Pod", pod)
+    world.now = CREATED + timedelta(seconds=90)
+    assert world.run().again_in is not None
+    assert world.condition("Degraded")["status"] == "False"
+    world.now = CREATED + timedelta(seconds=121)
+    world.run()
+    assert world.condition("Degraded")["reason"] == "PodStuck"
 
 
 def test_an_unknown_model_is_gone() -> None:

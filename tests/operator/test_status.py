@@ -10,17 +10,19 @@ from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import Condition, Trouble, find
 from strata_operator.api.errors import InvalidSpecError, NotServedError
 from strata_operator.api.event import Event
-from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
 from strata_operator.plan import Action, Plan
-from strata_operator.render import children
+from strata_operator.render import children, revision_of
+from strata_operator.rollout import Failure, Memory, Served
 from strata_operator.status import changes, deeds, refused, status
+from strata_operator.trouble import find_trouble
 from tests.operator.samples import NVIDIA, child, model, pod, rollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOTHING = Plan(())
+NO_MEMORY = Memory()
 FITS = Verdict(True, "Fits", "fits on gpu-1", {"node": "gpu-1", "vramBytes": 1})
 UNTUNED = Condition("NodeTuned", True, "NothingWanted", "nothing")
 TUNED = Condition("NodeTuned", True, "Tuned", "in force on gpu-1")
@@ -29,8 +31,7 @@ TOO_LARGE = Verdict(False, "NotEnoughVram", "needs 61.3 GiB of VRAM")
 
 
 def revision(**spec: Any) -> str:
-    template = children(model(**spec), engine_image="e")["Deployment"]["spec"]["template"]
-    return str(template["metadata"]["annotations"][REVISION_ANNOTATION])
+    return revision_of(children(model(**spec), engine_image="e")["Deployment"])
 
 
 def told(
@@ -42,6 +43,7 @@ def told(
     stale_hash: bool = False,
     fit: Verdict = FITS,
     tuned: Condition = UNTUNED,
+    memory: Memory = NO_MEMORY,
     **spec: Any,
 ) -> dict[str, Any]:
     """The status for a Deployment with those counts (None: not there) and pods, which are of the current revision."""
@@ -55,7 +57,11 @@ def told(
     if stale_hash:
         there["Deployment"] = replace(there["Deployment"], hash="of before")
     current = tuple(replace(one, revision=revision(**spec)) if one.revision == "r1" else one for one in pods)
-    return status(made, desired, Observed(there, current), plan, fit, tuned, previous=previous or {}, now=now)
+    seen = Observed(there, current)
+    trouble = find_trouble(made, desired, seen, plan)
+    return status(
+        made, desired, seen, plan, fit, tuned, memory=memory, trouble=trouble, previous=previous or {}, now=now
+    )
 
 
 def verdict(made: dict[str, Any], kind: str) -> tuple[str, str]:
@@ -65,6 +71,8 @@ def verdict(made: dict[str, Any], kind: str) -> tuple[str, str]:
 
 FAILED = Trouble("EngineFailed", "no such model")
 UNSCHEDULABLE = Trouble("Unschedulable", "0/1 nodes are available")
+UNPLACED = replace(pod("new", trouble=UNSCHEDULABLE), node=None)
+FAILED_BEFORE = Memory(Served("r0", 1, {"model": {}}), Failure("rX", 2, "EngineFailed", "no such model"))
 
 
 @pytest.mark.parametrize(
@@ -213,6 +221,41 @@ UNSCHEDULABLE = Trouble("Unschedulable", "0/1 nodes are available")
             ("False", "AsExpected"),
             id="waits for what the old pod still holds",
         ),
+        pytest.param(
+            told(rollout(2, ready=1), pod("old", revision="r0", ready=True), UNPLACED),
+            ("False", "Progressing"),
+            ("True", "Scheduling"),
+            ("False", "AsExpected"),
+            id="waits for a pod that is about to be stopped",
+        ),
+        pytest.param(
+            told(replace(rollout(2, ready=1), surge=True), pod("old", revision="r0", ready=True), UNPLACED),
+            ("False", "Unschedulable"),
+            ("False", "Unschedulable"),
+            ("True", "Unschedulable"),
+            id="has no room beside the old pod",
+        ),
+        pytest.param(
+            told(rollout(2, ready=1), pod("old", revision="r0", ready=True), UNPLACED, replicas=2),
+            ("False", "Unschedulable"),
+            ("False", "Unschedulable"),
+            ("True", "Unschedulable"),
+            id="has no room though a pod was stopped for it",
+        ),
+        pytest.param(
+            told(rollout(1, ready=0), pod("old", running=True), memory=FAILED_BEFORE),
+            ("False", "RolledBack"),
+            ("True", "RollingBack"),
+            ("True", "RolledBack"),
+            id="what served before is being put back",
+        ),
+        pytest.param(
+            told(rollout(1), pod("old", ready=True), memory=FAILED_BEFORE),
+            ("False", "RolledBack"),
+            ("False", "RolledBack"),
+            ("True", "RolledBack"),
+            id="what served before serves again",
+        ),
     ],
 )
 def test_conditions(
@@ -258,6 +301,19 @@ def test_whether_it_fits(fit: Verdict, status: str) -> None:
     assert find(made, "Fits")["status"] == status
     assert find(made, "Fits")["message"] == fit.message
     assert ("plan" in made) == (fit.plan is not None)
+
+
+def test_a_roll_back_says_of_what_and_why() -> None:
+    made = told(rollout(1), pod("old", ready=True), memory=FAILED_BEFORE)
+    assert "generation 2 failed (EngineFailed: no such model)" in find(made, "Degraded")["message"]
+    assert Memory.of(made) == FAILED_BEFORE
+    assert "rollout" not in told(rollout(1))
+
+
+def test_progress_counts_the_pods_of_this_spec() -> None:
+    pods = [pod("old", revision="r0", ready=True), pod("new", ready=True), pod("next", running=True)]
+    made = told(rollout(3, updated=2, ready=2), *pods, replicas=3)
+    assert find(made, "Progressing")["message"].endswith("1 of 3 pods of this spec are ready")
 
 
 def test_nodes_are_counted_in_order() -> None:

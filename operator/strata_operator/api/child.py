@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_operator.api.conditions import having, shorten
-from strata_operator.api.names import FIELD_MANAGER, HASH_ANNOTATION
+from strata_operator.api.names import FIELD_MANAGER, HASH_ANNOTATION, REVISION_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Rollout:
     updated: int  # pods of the newest revision
     ready: int  # ready pods of all revisions
     failure: str | None  # why the API server refused to create pods
+    revision: str | None = None  # of the pod template
+    surge: bool = False  # a new pod is started before an old one is stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Child:
 
 
 def _rollout(obj: Mapping[str, Any]) -> Rollout:
-    status = obj.get("status") or {}
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
     failures = [one.get("message", "") for one in having(status.get("conditions"), "ReplicaFailure", "True")]
     return Rollout(
         generation=obj["metadata"].get("generation", 0),
@@ -77,4 +79,8 @@ def _rollout(obj: Mapping[str, Any]) -> Rollout:
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
         failure=shorten(failures[0]) if failures else None,
+        revision=(((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}).get(
+            REVISION_ANNOTATION
+        ),
+        surge=bool(((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge")),
     )

@@ -10,6 +10,7 @@ MODEL_LABEL = "strata.ai/model"  # on every child and pod; its value is the chil
 HASH_ANNOTATION = "strata.ai/hash"  # on every child: of all that was applied
 REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template
 TUNING_FINALIZER = "strata.ai/node-tuning"  # on models that wish for something of their nodes, until it is undone
+GPU_RESOURCE = "nvidia.com/gpu"
 ENGINE = "engine"  # the container's name
 
 _NAME_LIMIT = 52  # of 63: a Deployment's pods get a suffix of up to 11 characters

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_operator.api.conditions import Trouble, having, reason, shorten
-from strata_operator.api.names import ENGINE, MODEL_LABEL, REVISION_ANNOTATION
+from strata_operator.api.names import ENGINE, GPU_RESOURCE, MODEL_LABEL, REVISION_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Pod:
     deleting: bool
     failed: bool  # for good: the node refused or evicted it, and another pod takes its place
     trouble: Trouble | None
+    gpus: int = 0  # that it holds, or waits for
+    ends_by: str = ""  # when its grace period ends, RFC 3339; "" for one that is not being deleted
 
     @property
     def creating(self) -> bool:
@@ -55,7 +57,14 @@ class Pod:
             deleting="deletionTimestamp" in metadata,
             failed=status.get("phase") == "Failed",
             trouble=_trouble(status, container),
+            gpus=_gpus(obj.get("spec") or {}),
+            ends_by=metadata.get("deletionTimestamp", ""),
         )
+
+
+def _gpus(spec: Mapping[str, Any]) -> int:
+    limits = [(one.get("resources") or {}).get("limits") or {} for one in spec.get("containers") or ()]
+    return sum(int(one.get(GPU_RESOURCE, 0)) for one in limits)
 
 
 def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> Trouble | None:

@@ -174,6 +174,16 @@ class Cache:
                 },
             )
 
+    def used_gpus(self) -> dict[str, int]:
+        """Cards that pods of all models hold, by node; those on their way out, too."""
+        used: dict[str, int] = defaultdict(int)
+        with self._lock:
+            for pods in self._pods.values():
+                for pod in pods.values():
+                    if pod.node is not None and pod.gpus and not pod.failed:
+                        used[pod.node] += pod.gpus
+        return dict(used)
+
     @staticmethod
     def _drop(entries: dict[Key, Any], home: Key, entry: str) -> Any:
         gone = entries.get(home, {}).pop(entry, None)

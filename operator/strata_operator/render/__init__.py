@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from strata_operator.api.model import StrataModel
+from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.render.account import account
 from strata_operator.render.config import config
 from strata_operator.render.deployment import deployment
@@ -13,13 +15,21 @@ from strata_operator.render.monitor import monitor
 from strata_operator.render.network import network
 from strata_operator.render.service import service, url
 
-__all__ = ["children", "url"]
+__all__ = ["children", "revision_of", "url"]
 
 
-def children(model: StrataModel, *, engine_image: str, monitors: bool = False) -> dict[str, dict[str, Any]]:
+def revision_of(deployment: Mapping[str, Any]) -> str:
+    """What the pods of a rendered Deployment are made of."""
+    return str(deployment["spec"]["template"]["metadata"]["annotations"][REVISION_ANNOTATION])
+
+
+def children(
+    model: StrataModel, *, engine_image: str, monitors: bool = False, starts_first: bool = False
+) -> dict[str, dict[str, Any]]:
     """Every child by its kind, in the order in which they are applied: what a pod needs comes before the pod.
 
-    ``monitors``: the cluster knows PodMonitor. Raises InvalidSpecError for a pod template that cannot be merged.
+    ``monitors``: the cluster knows PodMonitor. ``starts_first``: see ``deployment``. Raises InvalidSpecError for a pod
+    template that cannot be merged.
     """
     settings = config(model)
     made = [
@@ -27,7 +37,7 @@ def children(model: StrataModel, *, engine_image: str, monitors: bool = False) -
         settings,
         service(model),
         network(model),
-        deployment(model, settings, engine_image=engine_image),
+        deployment(model, settings, engine_image=engine_image, starts_first=starts_first),
         disruption(model),
     ]
     if monitors:

@@ -7,7 +7,7 @@ from typing import Any
 
 from strata_operator import placement
 from strata_operator.api.model import TOKEN_VARIABLE, StrataModel
-from strata_operator.api.names import ENGINE, REVISION_ANNOTATION, child_name
+from strata_operator.api.names import ENGINE, GPU_RESOURCE, REVISION_ANNOTATION, child_name
 from strata_operator.api.quantity import format_quantity
 from strata_operator.render.arguments import PORT, arguments
 from strata_operator.render.merge import merge
@@ -20,12 +20,23 @@ STARTUP_SECONDS = 3600
 STARTUP_PERIOD_SECONDS = 2
 # The Deployment's deadline must outlast pulling the image and that budget, or a good slow load is called a failure.
 PROGRESS_DEADLINE_SECONDS = 2 * STARTUP_SECONDS
-GRACE_SECONDS = 60  # of a pod that is told to stop
-REQUEST_SECONDS = GRACE_SECONDS - 10  # of that for requests under way, before the engine ends them itself
+# Of a pod that is told to stop: first it goes on serving until every node knows that it is no endpoint any more, then
+# requests under way have their time, and the engine ends those that are left itself.
+GRACE_SECONDS = 60
+ENDPOINT_SECONDS = 5
+REQUEST_SECONDS = GRACE_SECONDS - ENDPOINT_SECONDS - 5
 
 
-def deployment(model: StrataModel, settings: Mapping[str, Any], *, engine_image: str) -> dict[str, Any]:
-    """``settings`` is the rendered ConfigMap; ``engine_image`` is used where the model names none.
+_START_FIRST = {"maxSurge": 1, "maxUnavailable": 0}
+# A new pod beside the old one would wait for ever for the GPU or the memory that the old one holds.
+_STOP_FIRST = {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def deployment(
+    model: StrataModel, settings: Mapping[str, Any], *, engine_image: str, starts_first: bool
+) -> dict[str, Any]:
+    """``settings`` is the rendered ConfigMap; ``engine_image`` is used where the model names none. ``starts_first``: a
+    new pod is started before an old one is stopped.
 
     Raises InvalidSpecError for a pod template that cannot be merged.
     """
@@ -42,8 +53,7 @@ def deployment(model: StrataModel, settings: Mapping[str, Any], *, engine_image:
         spec={
             "replicas": model.wanted_replicas,
             "selector": {"matchLabels": selector(model)},
-            # Stop first: a new pod beside the old one would wait for ever for the GPU or the memory that the old holds.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _START_FIRST if starts_first else _STOP_FIRST},
             "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
             "revisionHistoryLimit": 3,
             "template": pod,
@@ -78,6 +88,7 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
                 },
                 "readinessProbe": {**_probe("/ready", period=5), "failureThreshold": 2},
                 "livenessProbe": {**_probe("/health", period=10), "failureThreshold": 6},
+                "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
                 "terminationMessagePath": "/dev/termination-log",
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "securityContext": {
@@ -118,7 +129,7 @@ def _resources(model: StrataModel) -> dict[str, Any]:
     hardware = model.hardware
     wanted = {"cpu": str(hardware.cpu), "memory": hardware.memory}
     if hardware.count:
-        wanted[placement.GPU_RESOURCE] = str(hardware.count)
+        wanted[GPU_RESOURCE] = str(hardware.count)
     if hardware.hugepages is not None:
         wanted[f"hugepages-{hardware.hugepages}"] = format_quantity(hardware.hugepages_bytes)
     return {"requests": dict(wanted), "limits": wanted}

@@ -218,6 +218,16 @@ def test_liveness_does_not_ask_for_readiness() -> None:
 def test_a_roll_out_needs_no_second_gpu() -> None:
     strategy = rendered()["Deployment"]["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    first = children(model(), engine_image="registry/engine:1", starts_first=True)["Deployment"]["spec"]
+    assert first["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert first["template"] == rendered()["Deployment"]["spec"]["template"]  # no new revision by itself
+
+
+def test_a_pod_that_is_told_to_stop_serves_until_it_is_no_endpoint_any_more() -> None:
+    made = pod()
+    before = made["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grace = next(a for a in made["containers"][0]["args"] if a.startswith("--grace-seconds="))
+    assert before + int(grace.split("=")[1]) < made["terminationGracePeriodSeconds"]
 
 
 def test_pods_may_do_little() -> None:

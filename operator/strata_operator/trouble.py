@@ -1,0 +1,65 @@
+"""What stands in the way of a model that is not served as wanted; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from strata_operator import placement
+from strata_operator.api.child import Child
+from strata_operator.api.conditions import Trouble
+from strata_operator.api.model import StrataModel
+from strata_operator.api.names import HASH_ANNOTATION
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod
+from strata_operator.plan import Manifest, Plan
+from strata_operator.render import revision_of
+
+
+def own_deployment(model: StrataModel, observed: Observed) -> Child | None:
+    deployment = observed.children.get("Deployment")
+    return deployment if deployment is not None and deployment.owner_uid == model.uid else None
+
+
+def is_complete(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed, plan: Plan) -> bool:
+    """All pods are of this spec and ready. Counts of an older generation or revision say nothing."""
+    deployment = own_deployment(model, observed)
+    if deployment is None or deployment.rollout is None or plan.blocked or plan.held:
+        return False
+    rollout = deployment.rollout
+    return (
+        deployment.hash == desired["Deployment"]["metadata"]["annotations"][HASH_ANNOTATION]
+        and rollout.observed_generation >= rollout.generation
+        and rollout.updated == rollout.replicas == rollout.ready == model.wanted_replicas
+    )
+
+
+def current_pods(wanted: Manifest, pods: Iterable[Pod]) -> list[Pod]:
+    return [pod for pod in pods if pod.revision == revision_of(wanted) and not pod.deleting]
+
+
+def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed, plan: Plan) -> Trouble | None:
+    """Why the model is not served as wanted; None where it is, or while it only takes its time."""
+    if is_complete(model, desired, observed, plan):
+        return None
+    if plan.blocked:
+        return plan.blocked[0]
+    if plan.held:
+        return plan.held
+    deployment = observed.children.get("Deployment")
+    if deployment and deployment.rollout and deployment.rollout.failure:
+        return Trouble("PodsRefused", deployment.rollout.failure)
+    pods = current_pods(desired["Deployment"], observed.pods)
+    if sum(not pod.failed for pod in pods) >= model.wanted_replicas:
+        pods = [pod for pod in pods if not pod.failed]  # others took the place of those
+    troubles = [pod.trouble for pod in pods if pod.trouble]
+    stops_first = deployment is not None and deployment.rollout is not None and not deployment.rollout.surge
+    surplus = stops_first and sum(not pod.failed for pod in observed.pods) > model.wanted_replicas
+    if surplus or any(pod.deleting for pod in observed.pods):
+        # The new pod waits for what an old one still holds.
+        troubles = [trouble for trouble in troubles if trouble.reason != "Unschedulable"]
+    if not troubles:
+        return None
+    first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
+    if first.reason == "Unschedulable":
+        return Trouble(first.reason, f"needs {placement.needs(model.hardware)}; the scheduler says: {first.message}")
+    return first
