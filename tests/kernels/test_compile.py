@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kernels.argmax_cases import CASES as ARGMAX
 from tests.kernels.attention_cases import CASES as ATTENTION
 from tests.kernels.compilation import Case, compile_case
 from tests.kernels.linear_cases import CASES as LINEAR
 
-CASES = [*ATTENTION, *LINEAR]
+CASES = [*ARGMAX, *ATTENTION, *LINEAR]
 MAX_SHARED = {(8, 6): 101376, (8, 9): 101376, (9, 0): 232448}  # bytes that one program may ask for
 
 

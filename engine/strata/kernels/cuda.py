@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from strata.kernels.argmax.triton import argmax
 from strata.kernels.attention import triton as paged_attention
 from strata.kernels.embedding import triton as embedding
 from strata.kernels.embedding.reference import EmbeddingFn
@@ -51,6 +52,9 @@ class CudaKernels(Kernels):
             return dense(normed(x, dense.rounded and wants_quantized(len(x))), dtype)
 
         return product
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        return argmax(logits)
 
     def attention(self, heads: Heads) -> AttentionFn:
         return paged_attention.prepare(heads)

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from strata.kernels.argmax.reference import argmax
 from strata.kernels.attention.batch import AttentionBatch, StepBatch
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts.blob import BlobLayout
@@ -93,6 +94,10 @@ class Kernels:
     def embedding(self, table: Matrix) -> EmbeddingFn:
         """int64 [tokens] -> the residual stream."""
         return self.operations.embedding(table.kind, table.parts, self.dtype)
+
+    def argmax(self, logits: Tensor) -> Tensor:
+        """float32 [rows, vocab] -> int64 [rows]: the likeliest token, -1 where the largest logit is not finite."""
+        return argmax(logits)
 
     def norm_linear(self, norm: Norm, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
         """``wide``: the result in float32 where a device's products are anyway; here in ``dtype`` all the same."""

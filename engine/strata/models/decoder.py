@@ -31,6 +31,7 @@ class Decoder(ABC):
         self.reads_pages = weights.kernels.reads_pages
         # Kernels that gather pages take other shapes at every step.
         self.can_capture = self.reads_pages and (not any(config.expert_layers) or weights.tier.can_capture)
+        self.likeliest = weights.kernels.argmax
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")

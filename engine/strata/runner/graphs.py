@@ -62,8 +62,8 @@ class DecodeGraphs:
         return graph.result.first(num_seqs)
 
     def _step(self, size: int) -> StepResult:
-        inputs, model = self._inputs, self._model
-        return result_of(model.logits(model.forward(inputs.token_ids(size), inputs.seen(size), self._pool.layers)))
+        token_ids, seen = self._inputs.token_ids(size), self._inputs.seen(size)
+        return result_of(self._model, self._model.forward(token_ids, seen, self._pool.layers))
 
 
 def on_card(device: torch.device) -> Capture:

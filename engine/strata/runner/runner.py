@@ -151,7 +151,7 @@ class Runner:
                 torch.empty(0, self.vocab_size, device=self.device),
                 torch.empty(0, dtype=torch.int64, device=self.device),
             )
-        return result_of(self.model.logits(hidden if sampled is None else hidden.index_select(0, sampled)))
+        return result_of(self.model, hidden if sampled is None else hidden.index_select(0, sampled))
 
     def warm_up(self, max_tokens: int, progress: Progress) -> None:
         """Run steps of up to ``max_tokens`` tokens. progress: called with the tokens that ran, and with all."""

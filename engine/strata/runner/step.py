@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from strata.kernels.argmax.reference import argmax
+from strata.models.decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class StepResult:
         return StepResult(self.logits[:rows], self.best[:rows])
 
 
-def result_of(logits: Tensor) -> StepResult:
-    """With the likeliest tokens beside the logits."""
-    return StepResult(logits, argmax(logits))
+def result_of(model: Decoder, hidden: Tensor) -> StepResult:
+    """Of the last layer's output [rows, hidden] of sequences that sample."""
+    logits = model.logits(hidden)
+    return StepResult(logits, model.likeliest(logits))
