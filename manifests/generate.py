@@ -5,6 +5,7 @@ With ``--check`` it says what is out of date.
 The chart is the one source. People without helm apply what lies here::
 
     kubectl apply -f manifests/crds/ -f manifests/install/
+    kubectl apply -f manifests/agent/                        # on GPU nodes
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from manifests import reference
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "strata"
 NAMESPACE = "strata-system"
+AGENT = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding", "daemonset")
 _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
 
 
@@ -28,9 +30,13 @@ def rendered(helm: str) -> dict[Path, str]:
     files = {ROOT / "manifests" / "crds" / crd.name: crd.read_text() for crd in sorted((CHART / "crds").glob("*.yaml"))}
     command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE]
     objects = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    agent = [f"--show-only=templates/agent-{name}.yaml" for name in AGENT]
+    command += ["--set", "agent.enabled=true", *agent]
+    agents = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
     files[reference.DOCUMENT] = reference.with_reference(reference.DOCUMENT.read_text())
     files[ROOT / "manifests" / "install" / "strata.yaml"] = _HEAD + namespace + objects
+    files[ROOT / "manifests" / "agent" / "strata-agent.yaml"] = _HEAD + agents
     return files
 
 

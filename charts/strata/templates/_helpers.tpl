@@ -38,3 +38,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $registry := .Values.engineImage.registry | default .Values.image.registry -}}
 {{- include "strata.image" (dict "image" .Values.engineImage "registry" $registry "appVersion" .Chart.AppVersion) -}}
 {{- end -}}
+
+{{- define "strata.agentName" -}}
+{{- include "strata.fullname" . }}-agent
+{{- end -}}
+
+{{- define "strata.agentSelectorLabels" -}}
+app.kubernetes.io/name: strata-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "strata.agentLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{ include "strata.agentSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "strata.uninstallName" -}}
+{{- include "strata.fullname" . }}-uninstall
+{{- end -}}

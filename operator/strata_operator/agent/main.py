@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("show", "print what this node has; changes nothing, and needs no cluster", hardware)
     gone = add("uninstall", "restore all nodes, then end the agents and delete the StrataNodes; run by the chart")
     gone.add_argument("--daemonset", required=True, metavar="NAMESPACE/NAME", help="of the agents")
+    gone.add_argument("--keep-going", action="store_true", help="exit code 0 although a node could not be restored")
     gone.add_argument("--timeout", type=int, default=120, metavar="SECONDS", help="for all nodes (default: 120)")
     return made
 
@@ -140,7 +141,9 @@ def _uninstall(options: argparse.Namespace) -> int:
     if not slash or not namespace or not name:
         parser().error(f"--daemonset is {options.daemonset!r}; NAMESPACE/NAME is needed")
     end = time.monotonic() + options.timeout
-    return _tell(uninstall(client(_uncounted), namespace, name, has_time=lambda: time.monotonic() < end, pause=_pause))
+    left = uninstall(client(_uncounted), namespace, name, has_time=lambda: time.monotonic() < end, pause=_pause)
+    code = _tell(left)
+    return 0 if options.keep_going else code
 
 
 def hardware(fake: Path | None) -> tuple[Gpus, Host]:
