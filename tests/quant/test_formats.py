@@ -213,12 +213,17 @@ def test_packing_takes_any_float_type() -> None:
             assert torch.equal(tensor, narrow.parts[part])
 
 
+def test_int4_refuses_what_are_no_whole_groups() -> None:
+    with pytest.raises(AssertionError, match="250 columns are no whole groups of 32"):
+        quant.get("int4").pack(normal(64, 250))
+
+
 def test_packing_leaves_the_number_of_threads() -> None:
     before = torch.get_num_threads()
-    quant.get("int4").pack(normal(64, 256))
+    quant.get("int8").pack(normal(64, 256))
     assert torch.get_num_threads() == before
     with pytest.raises(RuntimeError):
-        quant.get("int4").pack(normal(64, 250))  # not a multiple of 32: cannot be cut into groups
+        quant.get("int8").pack(normal(64, 250))  # not a multiple of 32: cannot be cut into groups
     assert torch.get_num_threads() == before
 
 

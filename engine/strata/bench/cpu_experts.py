@@ -79,7 +79,8 @@ class Buffer:
         self.num_experts = max(1, num_bytes // stride)
         self.num_bytes = self.num_experts * stride
         try:
-            self._memory = mmap.mmap(-1, self.num_bytes + _HUGE_PAGE)
+            # Private: the kernel has huge pages for shared memory only where it was told so.
+            self._memory = mmap.mmap(-1, self.num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise HardwareError(f"no memory for {format_bytes(self.num_bytes)} of experts: {error}") from error
         self._memory.madvise(mmap.MADV_HUGEPAGE)

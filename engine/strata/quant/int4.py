@@ -54,8 +54,19 @@ class Int4:
         return rows * (cols // 2 + 2 * (cols // GROUP) + 4 * num_super(cols))
 
     def pack(self, weight: Tensor) -> QuantizedTensor:
+        from strata.quant import int4_native
+
         rows, cols = weight.shape
-        return QuantizedTensor(self.name, (rows, cols), pack_rows(weight, _pack_rows))
+        if weight.device.type != "cpu" or not int4_native.is_available():
+            return QuantizedTensor(self.name, (rows, cols), pack_rows(weight, pack_reference))
+        import torch
+
+        dtypes = {"U8": torch.uint8, "F16": torch.float16}
+        parts = {
+            name: torch.empty(part.shape, dtype=dtypes[part.dtype]) for name, part in self.parts(rows, cols).items()
+        }
+        int4_native.pack_into(parts, weight)
+        return QuantizedTensor(self.name, (rows, cols), parts)
 
     def unpack(self, weight: QuantizedTensor) -> Tensor:
         import torch
@@ -76,7 +87,8 @@ def _superblock_of(groups: int, device: Tensor) -> Tensor:
     return (torch.arange(groups, device=device) // SUPER).clamp_(max=num_super(groups * GROUP) - 1)
 
 
-def _pack_rows(weight: Tensor) -> dict[str, Tensor]:
+def pack_reference(weight: Tensor) -> dict[str, Tensor]:
+    """The parts of a float32 matrix, in torch: on a GPU, without the native library, and for tests."""
     import torch
 
     rows, cols = weight.shape

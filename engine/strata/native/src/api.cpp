@@ -1,6 +1,7 @@
 // The library's C interface, which strata.native.library declares once more for Python.
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <new>
 
 #include "experts.h"
@@ -42,7 +43,7 @@ class Reading : public Work {
   static constexpr size_t UNIT = 1 << 21;
   Reading(const Kernels& kernels, const uint8_t* data, size_t bytes) : kernels_(kernels), data_(data), bytes_(bytes) {}
   uint32_t units() const { return uint32_t(ceil_div(bytes_, UNIT)); }
-  void run(uint32_t unit, int) override {
+  void run(uint32_t unit) override {
     const size_t at = unit * UNIT;
     sum_.fetch_xor(kernels_.read(data_ + at, std::min(UNIT, bytes_ - at)), std::memory_order_relaxed);
   }
@@ -59,7 +60,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 1; }
+EXPORT int32_t strata_interface() { return 2; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -73,6 +74,18 @@ EXPORT int64_t strata_expert_bytes(const LayoutArguments* layout) { return int64
 EXPORT void strata_tile_expert(const LayoutArguments* layout, uint8_t* const parts[3][4], uint8_t* const biases[3],
                                int32_t narrow_biases, uint8_t* blob, int32_t back) {
   tile_expert(layout->layout(), parts, biases, narrow_biases != 0, blob, back != 0);
+}
+
+// Rounds a matrix to int4; `variant` as for a pool. 0, or an errno.
+EXPORT int32_t strata_pack_int4(const void* numbers, int32_t number, int64_t rows, int64_t cols, int32_t variant,
+                                uint8_t* codes, uint8_t* scales, uint8_t* mins, uint16_t* super) {
+  const Kernels* kernels = kernels_of(variant < 0 ? best_variant() : Variant(variant));
+  if (!kernels) return ENOTSUP;
+  const std::unique_ptr<void, void (*)(void*)> workspace(aligned_alloc(LINE, pack_workspace_bytes(size_t(cols))), free);
+  if (!workspace) return ENOMEM;
+  kernels->pack_int4(numbers, Number(number), size_t(rows), size_t(cols), static_cast<uint8_t*>(workspace.get()),
+                     {codes, scales, mins, super});
+  return 0;
 }
 
 // Null where it cannot be; `error` then is an errno.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "numbers.h"
 
 namespace strata::VARIANT {
 namespace {
@@ -14,54 +15,73 @@ namespace {
 constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
 constexpr float ALPHA = 1.702f;         // of clamped SwiGLU: x * sigmoid(1.702 x) is near GELU
 
-inline float largest(const float* x, float& poison) {
-  float most[16] = {}, wrong[16] = {};
-  for (size_t half = 0; half < GROUP; half += 16) {
-    for (int i = 0; i < 16; ++i) {
-      const float magnitude = x[half + i] < 0 ? -x[half + i] : x[half + i];
-      most[i] = magnitude > most[i] ? magnitude : most[i];
-      wrong[i] += x[half + i] * 0.0f;
-    }
+// Widens `count` numbers from the `first` on into a group, zeros behind them.
+inline void load_group(const void* numbers, Number number, size_t first, size_t count, float* out) {
+  if (count == GROUP && number == FLOAT32) {
+    memcpy(out, (const float*)numbers + first, GROUP * sizeof(float));
+  } else if (count == GROUP && number == BFLOAT16) {
+    const uint16_t* x = (const uint16_t*)numbers + first;
+    for (size_t i = 0; i < GROUP; ++i) out[i] = from_bits(uint32_t(x[i]) << 16);
+  } else {
+    for (size_t i = 0; i < GROUP; ++i) out[i] = i < count ? widen(numbers, first + i, number) : 0;
   }
-  float out = 0;
-  poison = 0;
-  for (int i = 0; i < 16; ++i) {
-    out = most[i] > out ? most[i] : out;
-    poison += wrong[i];
-  }
-  return out;
 }
 
-void quantise(const float* values, const ActivationLayout& layout, uint8_t* out) {
-  const size_t groups = layout.groups, digits = layout.digits;
-  if (layout.format == BF16) {
-    memcpy(out, values, groups * GROUP * sizeof(float));
+// The largest magnitude's bits; what is not finite has larger ones than any number.
+inline int32_t largest(const float* x) {
+  int32_t most[GROUP];
+  memcpy(most, x, sizeof most);
+  for (size_t i = 0; i < GROUP; ++i) most[i] &= 0x7FFFFFFF;
+#pragma GCC unroll 5
+  for (size_t half = GROUP / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) most[i] = most[i] > most[i + half] ? most[i] : most[i + half];
+  }
+  return most[0];
+}
+
+inline void quantise_group(const float* x, size_t g, const ActivationLayout& layout, uint8_t* out) {
+  const size_t groups = layout.groups;
+  int8_t *first = (int8_t*)out + g * GROUP, *second = first + groups * GROUP;
+  float* steps = (float*)(out + layout.digits * groups * GROUP);
+  const int32_t most = largest(x);
+  if (most >= 0x7F800000) {  // infinity or NaN
+    memset(first, 0, GROUP);
+    if (layout.digits == 2) memset(second, 0, GROUP);
+    steps[g] = steps[groups + g] = __builtin_nanf("");
     return;
   }
-  const float limit = digits == 2 ? 127 * 128 : 127;
-  float* steps = (float*)(out + digits * groups * GROUP);
-  for (size_t g = 0; g < groups; ++g) {
-    const float* x = values + g * GROUP;
-    int8_t *first = (int8_t*)out + g * GROUP, *second = first + groups * GROUP;
-    float poison;
-    const float most = largest(x, poison);
-    // Below the smallest normal number the quotient would overflow; such a group is zero.
-    const float inverse = most > 0x1p-100f && poison == 0 ? limit / most : 0;
-    int32_t rounded[GROUP], sum = 0;
-    for (size_t i = 0; i < GROUP; ++i) rounded[i] = int32_t((poison == 0 ? x[i] : 0) * inverse + ROUNDER - ROUNDER);
-    for (size_t i = 0; i < GROUP; ++i) sum += rounded[i];
-    if (digits == 2) {
-      for (size_t i = 0; i < GROUP; ++i) {
-        const int32_t high = (rounded[i] + 64) >> 7;
-        first[i] = int8_t(high);
-        second[i] = int8_t(rounded[i] - 128 * high);
-      }
-    } else {
-      for (size_t i = 0; i < GROUP; ++i) first[i] = int8_t(rounded[i]);
+  const float limit = layout.digits == 2 ? 127 * 128 : 127, high = from_bits(uint32_t(most));
+  // Where the quotient would overflow, the group is zero.
+  const float inverse = high > 0x1p-100f ? limit / high : 0;
+  int32_t rounded[GROUP], sum[GROUP];
+  for (size_t i = 0; i < GROUP; ++i) rounded[i] = sum[i] = int32_t(x[i] * inverse + ROUNDER - ROUNDER);
+  if (layout.digits == 2) {
+    for (size_t i = 0; i < GROUP; ++i) {
+      const int32_t upper = (rounded[i] + 64) >> 7;
+      first[i] = int8_t(upper);
+      second[i] = int8_t(rounded[i] - 128 * upper);
     }
-    const float step = (inverse > 0 ? most / limit : 0) + poison;
-    steps[g] = step;
-    steps[groups + g] = step * float(sum);
+  } else {
+    for (size_t i = 0; i < GROUP; ++i) first[i] = int8_t(rounded[i]);
+  }
+#pragma GCC unroll 5
+  for (size_t half = GROUP / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sum[i] += sum[i + half];
+  }
+  steps[g] = inverse > 0 ? high / limit : 0;
+  steps[groups + g] = steps[g] * float(sum[0]);
+}
+
+void quantise(const void* numbers, Number number, size_t count, const ActivationLayout& layout, uint8_t* out) {
+  for (size_t g = 0; g < layout.groups; ++g) {
+    const size_t first = g * GROUP, left = count - first;
+    if (layout.format == BF16) {
+      load_group(numbers, number, first, left < GROUP ? left : GROUP, (float*)out + first);
+    } else {
+      float x[GROUP];
+      load_group(numbers, number, first, left < GROUP ? left : GROUP, x);
+      quantise_group(x, g, layout, out);
+    }
   }
 }
 

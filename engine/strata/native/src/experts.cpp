@@ -10,23 +10,6 @@ namespace {
 
 constexpr size_t CHUNK = 32;  // tokens multiplied while a row block lies in the cache
 
-float widen(const void* x, size_t i, Number number) {
-  if (number == FLOAT32) return ((const float*)x)[i];
-  const uint16_t half = ((const uint16_t*)x)[i];
-  uint32_t bits = uint32_t(half) << 16;
-  float out;
-  if (number == FLOAT16) {
-    const uint32_t rest = uint32_t(half & 0x7FFF) << 13;
-    const uint32_t magnitude = rest >= 0x7C00u << 13 ? rest | 0x7F800000 : rest;
-    memcpy(&out, &magnitude, 4);
-    // The bias of the exponent: a product is right for subnormal numbers too.
-    if (rest < 0x7C00u << 13) out *= 0x1p112f;
-    return half & 0x8000 ? -out : out;
-  }
-  memcpy(&out, &bits, 4);
-  return out;
-}
-
 }  // namespace
 
 Experts::Buffer::Buffer(size_t bytes) : data(nullptr, free) {
@@ -46,8 +29,7 @@ Experts::Experts(const ExpertsConfig& config, const Kernels& kernels, Pool& pool
       order_(config.max_tokens * config.top_k), chosen_(new Chosen[config.max_tokens * config.top_k]),
       tokens_(config.max_tokens * token_bytes_),
       products_(config.max_tokens * config.top_k * product_floats_ * sizeof(float)),
-      rounded_(config.max_tokens * config.top_k * rounded_bytes_),
-      scratch_(size_t(pool.size()) * outer_.groups * GROUP * sizeof(float)) {
+      rounded_(config.max_tokens * config.top_k * rounded_bytes_) {
   ids_.reserve(config.max_tokens * config.top_k);
 }
 
@@ -106,19 +88,18 @@ Fault Experts::prepare(const Request& request, uint32_t& units) {
   return units <= Pool::MAX_UNITS ? Fault::NONE : Fault::TOKENS;
 }
 
-void Experts::run(uint32_t unit, int worker) {
+void Experts::run(uint32_t unit) {
   size_t u = unit;
-  if (u < request_.tokens) return run_token(u, worker);
+  if (u < request_.tokens) return run_token(u);
   u -= request_.tokens;
   if (u < num_chosen_ * hidden_units_) return run_hidden(u / hidden_units_, u % hidden_units_ * hidden_step_);
   run_output((u - num_chosen_ * hidden_units_) * output_step_);
 }
 
-void Experts::run_token(size_t token, int worker) {
+void Experts::run_token(size_t token) {
   const size_t hidden = config_.layout.hidden;
-  float* values = (float*)scratch_.data.get() + size_t(worker) * outer_.groups * GROUP;  // zero behind `hidden`
-  for (size_t i = 0; i < hidden; ++i) values[i] = widen(request_.x, token * hidden + i, config_.number);
-  kernels_.quantise(values, outer_, tokens_.data.get() + token * token_bytes_);
+  const void* x = (const uint8_t*)request_.x + token * hidden * (config_.number == FLOAT32 ? 4 : 2);
+  kernels_.quantise(x, config_.number, hidden, outer_, tokens_.data.get() + token * token_bytes_);
   rounded_tokens_.fetch_add(1, std::memory_order_release);
 }
 
@@ -130,7 +111,7 @@ void Experts::run_hidden(size_t index, size_t first_block) {
   for (size_t block = first_block; block < end; ++block) multiply_hidden(chosen, block, block + 1 < end);
   if (chosen.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   for (size_t i = chosen.first; i < chosen.first + chosen.count; ++i) {
-    kernels_.quantise(product(i), inner_, rounded_.data.get() + i * rounded_bytes_);
+    kernels_.quantise(product(i), FLOAT32, product_floats_, inner_, rounded_.data.get() + i * rounded_bytes_);
   }
   chosen.ready.store(1, std::memory_order_release);
 }

@@ -17,8 +17,6 @@
 
 namespace strata {
 
-enum Number : int32_t { FLOAT32, BFLOAT16, FLOAT16, NUM_NUMBERS };
-
 struct ExpertsConfig {
   ExpertLayout layout;
   Gating gating;
@@ -51,7 +49,7 @@ class Experts : public Work {
   // Orders a request's tokens by experts; the number of its units in `units`.
   Fault prepare(const Request& request, uint32_t& units);
 
-  void run(uint32_t unit, int worker) override;
+  void run(uint32_t unit) override;
   void finish(bool) override {}
 
  private:
@@ -71,7 +69,7 @@ class Experts : public Work {
     std::unique_ptr<uint8_t, void (*)(void*)> data;
   };
 
-  void run_token(size_t token, int worker);
+  void run_token(size_t token);
   void run_hidden(size_t chosen, size_t first_block);
   void run_output(size_t first_block);
   void multiply_hidden(const Chosen& chosen, size_t block, bool more);
@@ -97,7 +95,7 @@ class Experts : public Work {
   std::unique_ptr<Chosen[]> chosen_;
   size_t num_chosen_ = 0, hidden_units_ = 0, output_step_ = 1;
   alignas(64) std::atomic<size_t> rounded_tokens_{0};
-  Buffer tokens_, products_, rounded_, scratch_;
+  Buffer tokens_, products_, rounded_;
 };
 
 }  // namespace strata

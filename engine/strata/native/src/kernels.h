@@ -3,6 +3,7 @@
 #pragma once
 
 #include "layout.h"
+#include "numbers.h"
 
 namespace strata {
 
@@ -33,15 +34,27 @@ struct RowBlock {
 
 enum Gating : int32_t { SILU, CLAMPED_SWIGLU, NUM_GATINGS };
 
+// The parts of an int4 matrix, as strata.quant has them.
+struct Int4Parts {
+  uint8_t *codes, *scales, *mins;
+  uint16_t* super;
+};
+
+// Bytes that rounding a matrix of that many columns works in.
+constexpr size_t pack_workspace_bytes(size_t cols) { return ceil_div(cols, 16 * GROUP) * 16 * (GROUP + 5) * sizeof(float); }
+
 struct Kernels {
   const char* name;
   void (*multiply)(const RowBlock& block);
-  // float [groups * 32] -> activations
-  void (*quantise)(const float* values, const ActivationLayout& layout, uint8_t* out);
+  // `count` numbers, and zeros up to whole groups, as activations.
+  void (*quantise)(const void* numbers, Number number, size_t count, const ActivationLayout& layout, uint8_t* out);
   // 16 values each: SILU is silu(gate) * up, CLAMPED_SWIGLU that of kernels/clamped_swiglu.
   void (*gate)(Gating gating, float limit, const float* gate, const float* up, float* out);
   // Reads whole lines and returns what keeps a compiler from leaving it out: how fast memory is.
   uint64_t (*read)(const uint8_t* data, size_t bytes);
+  // Rounds a matrix [rows, cols] of finite numbers; `workspace` is aligned to 64 bytes.
+  void (*pack_int4)(const void* numbers, Number number, size_t rows, size_t cols, uint8_t* workspace,
+                    const Int4Parts& parts);
 };
 
 enum Variant : int32_t { SCALAR, AVX2, AVX512, AVX512_VNNI, NUM_VARIANTS };

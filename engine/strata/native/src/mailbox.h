@@ -46,7 +46,7 @@ class Mailbox : public Source, public Work {
     return true;
   }
 
-  void run(uint32_t unit, int worker) override { experts_.run(unit, worker); }
+  void run(uint32_t unit) override { experts_.run(unit); }
   void finish(bool failed) override { answer(failed ? Fault::FAILED : Fault::NONE); }
 
  private:

@@ -92,7 +92,7 @@ void Pool::work(Worker& me) {
     uint32_t unit, mine = 0;
     me.busy.store(true, std::memory_order_relaxed);
     while (!failed() && take(unit)) {
-      work_->run(unit, me.index);
+      work_->run(unit);
       ++mine;
     }
     me.busy.store(false, std::memory_order_relaxed);

@@ -21,7 +21,7 @@ class Pool;
 class Work {
  public:
   virtual ~Work() = default;
-  virtual void run(uint32_t unit, int worker) = 0;
+  virtual void run(uint32_t unit) = 0;
   // Called once all units are done, by the last worker, before anyone is told; `failed` instead where the pool failed.
   virtual void finish(bool failed) = 0;
 };

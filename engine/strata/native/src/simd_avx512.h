@@ -55,6 +55,13 @@ inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 inline Floats mul(Floats x, Floats y) { return _mm512_mul_ps(x, y); }
 inline Floats add(Floats x, Floats y) { return _mm512_add_ps(x, y); }
 inline Floats sub(Floats x, Floats y) { return _mm512_sub_ps(x, y); }
+inline Floats div(Floats x, Floats y) { return _mm512_div_ps(x, y); }
+inline Floats min(Floats x, Floats y) { return _mm512_min_ps(x, y); }
+inline Floats max(Floats x, Floats y) { return _mm512_max_ps(x, y); }
+// a < b ? x : y
+inline Floats select_less(Floats a, Floats b, Floats x, Floats y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
 inline Floats fma(Floats x, Floats y, Floats z) { return _mm512_fmadd_ps(x, y, z); }
 inline Floats fnma(Floats x, Floats y, Floats z) { return _mm512_fnmadd_ps(x, y, z); }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "numbers.h"
+
 namespace strata::VARIANT {
 namespace {
 
@@ -14,7 +16,7 @@ using Sums = Ints;
 
 constexpr size_t MAX_VECTORS = 2;  // activations multiplied in one pass over the codes
 
-#define LANES for (int i = 0; i < 16; ++i)
+#define EACH for (int i = 0; i < 16; ++i)
 
 inline Line load_line(const uint8_t* p) { Line out; memcpy(out.v, p, 64); return out; }
 inline Line low_nibbles(Line a) { for (auto& b : a.v) b &= 15; return a; }
@@ -22,53 +24,54 @@ inline Line high_nibbles(Line a) { for (auto& b : a.v) b >>= 4; return a; }
 inline Line lookup(const uint8_t* table, Line a) { for (auto& b : a.v) b = table[b]; return a; }
 
 inline Ints dot_bytes(Ints sum, const Line& codes, const int8_t* x) {
-  LANES for (int j = 0; j < 4; ++j) sum.v[i] += codes.v[4 * i + j] * x[j];
+  EACH for (int j = 0; j < 4; ++j) sum.v[i] += codes.v[4 * i + j] * x[j];
   return sum;
 }
 inline Sums dot_small(Sums sum, const Line& codes, const int8_t* x) { return dot_bytes(sum, codes, x); }
 inline Ints total(const Sums& sums) { return sums; }
-inline Ints add(Ints a, const Ints& b) { LANES a.v[i] += b.v[i]; return a; }
-inline Ints times_128(Ints a) { LANES a.v[i] *= 128; return a; }
+inline Ints add(Ints a, const Ints& b) { EACH a.v[i] += b.v[i]; return a; }
+inline Ints times_128(Ints a) { EACH a.v[i] *= 128; return a; }
 
-inline Floats splat(float x) { Floats out; LANES out.v[i] = x; return out; }
+inline Floats splat(float x) { Floats out; EACH out.v[i] = x; return out; }
 inline Floats load_floats(const float* p) { Floats out; memcpy(out.v, p, 64); return out; }
 inline void store(float* p, const Floats& a) { memcpy(p, a.v, 64); }
-inline Floats to_floats(const Ints& a) { Floats out; LANES out.v[i] = float(a.v[i]); return out; }
-inline Floats mul(Floats a, const Floats& b) { LANES a.v[i] *= b.v[i]; return a; }
-inline Floats add(Floats a, const Floats& b) { LANES a.v[i] += b.v[i]; return a; }
-inline Floats sub(Floats a, const Floats& b) { LANES a.v[i] -= b.v[i]; return a; }
-inline Floats fma(const Floats& a, const Floats& b, Floats c) { LANES c.v[i] += a.v[i] * b.v[i]; return c; }
-inline Floats fnma(const Floats& a, const Floats& b, Floats c) { LANES c.v[i] -= a.v[i] * b.v[i]; return c; }
-
-inline float from_bits(uint32_t bits) { float out; memcpy(&out, &bits, 4); return out; }
-inline float half_to_float(uint16_t h) {
-  const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
-  // The exponent's bias goes from 15 to 127 by a product, which is right for subnormal numbers too.
-  const float magnitude = rest >= 0x7C00u << 13 ? from_bits(rest | 0x7F800000) : from_bits(rest) * 0x1p112f;
-  return sign ? -magnitude : magnitude;
+inline Floats to_floats(const Ints& a) { Floats out; EACH out.v[i] = float(a.v[i]); return out; }
+inline Floats mul(Floats a, const Floats& b) { EACH a.v[i] *= b.v[i]; return a; }
+inline Floats add(Floats a, const Floats& b) { EACH a.v[i] += b.v[i]; return a; }
+inline Floats sub(Floats a, const Floats& b) { EACH a.v[i] -= b.v[i]; return a; }
+inline Floats div(Floats a, const Floats& b) { EACH a.v[i] /= b.v[i]; return a; }
+inline Floats min(Floats a, const Floats& b) { EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
+inline Floats max(Floats a, const Floats& b) { EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+// a < b ? x : y
+inline Floats select_less(const Floats& a, const Floats& b, Floats x, const Floats& y) {
+  EACH x.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
+  return x;
 }
-inline Floats bytes_to_floats(const uint8_t* p) { Floats out; LANES out.v[i] = p[i]; return out; }
+inline Floats fma(const Floats& a, const Floats& b, Floats c) { EACH c.v[i] += a.v[i] * b.v[i]; return c; }
+inline Floats fnma(const Floats& a, const Floats& b, Floats c) { EACH c.v[i] -= a.v[i] * b.v[i]; return c; }
+
+inline Floats bytes_to_floats(const uint8_t* p) { Floats out; EACH out.v[i] = p[i]; return out; }
 inline Floats halves_to_floats(const uint8_t* p) {
   Floats out;
-  LANES { uint16_t h; memcpy(&h, p + 2 * i, 2); out.v[i] = half_to_float(h); }
+  EACH { uint16_t h; memcpy(&h, p + 2 * i, 2); out.v[i] = half_to_float(h); }
   return out;
 }
 inline Floats exponents_to_floats(const uint8_t* p) {
   Floats out;
-  LANES out.v[i] = from_bits(p[i] ? uint32_t(p[i]) << 23 : 1u << 22);
+  EACH out.v[i] = from_bits(p[i] ? uint32_t(p[i]) << 23 : 1u << 22);
   return out;
 }
 inline uint32_t word(const Line& a, int i) { uint32_t out; memcpy(&out, a.v + 4 * i, 4); return out; }
-inline Floats low_bf16(const Line& a) { Floats out; LANES out.v[i] = from_bits(word(a, i) << 16); return out; }
+inline Floats low_bf16(const Line& a) { Floats out; EACH out.v[i] = from_bits(word(a, i) << 16); return out; }
 inline Floats high_bf16(const Line& a) {
   Floats out;
-  LANES out.v[i] = from_bits(word(a, i) & 0xFFFF0000u);
+  EACH out.v[i] = from_bits(word(a, i) & 0xFFFF0000u);
   return out;
 }
 inline uint64_t fold(const Line& a) { uint64_t out; memcpy(&out, a.v, 8); return out; }
 inline Line exclusive_or(Line a, const Line& b) { for (int i = 0; i < 64; ++i) a.v[i] ^= b.v[i]; return a; }
 
-#undef LANES
+#undef EACH
 
 }  // namespace
 }  // namespace strata::VARIANT

@@ -3,8 +3,9 @@
 
 #include "elementwise.h"
 #include "multiply.h"
+#include "pack_int4.h"
 
 namespace strata {
 extern const Kernels avx2_kernels;
-const Kernels avx2_kernels = {"avx2", avx2::multiply, avx2::quantise, avx2::gate, avx2::read};
+const Kernels avx2_kernels = {"avx2", avx2::multiply, avx2::quantise, avx2::gate, avx2::read, avx2::pack_int4};
 }  // namespace strata

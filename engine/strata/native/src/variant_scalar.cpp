@@ -3,8 +3,9 @@
 
 #include "elementwise.h"
 #include "multiply.h"
+#include "pack_int4.h"
 
 namespace strata {
 extern const Kernels scalar_kernels;
-const Kernels scalar_kernels = {"scalar", scalar::multiply, scalar::quantise, scalar::gate, scalar::read};
+const Kernels scalar_kernels = {"scalar", scalar::multiply, scalar::quantise, scalar::gate, scalar::read, scalar::pack_int4};
 }  // namespace strata
