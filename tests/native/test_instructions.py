@@ -51,5 +51,15 @@ def test_no_wider_registers_than_the_variant_has(code: dict[str, str], variant: 
             assert not hits, hits[:5]
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernels_prefetch(code: dict[str, str], variant: str) -> None:
+    """A compiler may take what only prefetches for something without effect, and leave it out."""
+    functions = re.split(r"\n(?=[0-9a-f]{8,} <)", code[variant])
+    kernels = [text for text in functions if re.match(r"[^\n]*::multiply_(integers|bf16)", text)]
+    assert kernels
+    for kernel in kernels:
+        assert "prefetch" in kernel, kernel.partition("\n")[0]
+
+
 def test_vnni_is_in_its_own_variant_alone(code: dict[str, str]) -> None:
     assert {name for name, text in code.items() if "vpdpbusd" in text} == {"avx512_vnni"}

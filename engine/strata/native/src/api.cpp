@@ -42,10 +42,10 @@ class Reading : public Work {
  public:
   static constexpr size_t UNIT = 1 << 21;
   Reading(const Kernels& kernels, const uint8_t* data, size_t bytes) : kernels_(kernels), data_(data), bytes_(bytes) {}
-  uint32_t units() const { return uint32_t(ceil_div(bytes_, UNIT)); }
-  void run(uint32_t unit) override {
-    const size_t at = unit * UNIT;
-    sum_.fetch_xor(kernels_.read(data_ + at, std::min(UNIT, bytes_ - at)), std::memory_order_relaxed);
+  Units units() const { return {uint32_t(ceil_div(bytes_, UNIT)), 0}; }
+  void run(uint32_t first, uint32_t count) override {
+    const size_t at = first * UNIT;
+    sum_.fetch_xor(kernels_.read(data_ + at, std::min(count * UNIT, bytes_ - at)), std::memory_order_relaxed);
   }
   void finish(bool) override {}
   uint64_t sum() const { return sum_; }
@@ -132,7 +132,7 @@ EXPORT void strata_pool_set_table(Handle* handle, const uint64_t* table, int64_t
 EXPORT int32_t strata_pool_run(Handle* handle, int64_t layer, int64_t tokens, const void* x, const int32_t* ids,
                                const float* weights, float* y) {
   if (handle->pool->failed()) return int32_t(Fault::FAILED);
-  uint32_t units;
+  Units units;
   const Fault fault = handle->experts->prepare({size_t(layer), size_t(tokens), x, ids, weights, y}, units);
   if (fault != Fault::NONE) return int32_t(fault);
   return int32_t(handle->pool->run(*handle->experts, units) == Wait::DONE ? Fault::NONE : Fault::FAILED);

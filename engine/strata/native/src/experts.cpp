@@ -40,7 +40,7 @@ void Experts::set_table(const uint64_t* table, size_t layers, size_t experts) {
   place_.assign(experts, 0);
 }
 
-Fault Experts::prepare(const Request& request, uint32_t& units) {
+Fault Experts::prepare(const Request& request, Units& units) {
   if (request.layer >= layers_) return Fault::LAYER;
   if (request.tokens < 1 || request.tokens > config_.max_tokens) return Fault::TOKENS;
   const size_t num_pairs = request.tokens * config_.top_k;
@@ -84,16 +84,34 @@ Fault Experts::prepare(const Request& request, uint32_t& units) {
   request_ = request;
   rounded_tokens_.store(0, std::memory_order_relaxed);
   output_step_ = std::max<size_t>(1, output_step_minimum_ / std::max<size_t>(1, num_chosen_));
-  units = uint32_t(request.tokens + num_chosen_ * hidden_units_ + ceil_div(config_.layout.down_blocks(), output_step_));
-  return units <= Pool::MAX_UNITS ? Fault::NONE : Fault::TOKENS;
+  const size_t output_units = ceil_div(config_.layout.down_blocks(), output_step_);
+  units = {uint32_t(request.tokens + num_chosen_ * hidden_units_ + output_units), uint32_t(request.tokens)};
+  return units.all <= Pool::MAX_UNITS ? Fault::NONE : Fault::TOKENS;
 }
 
-void Experts::run(uint32_t unit) {
-  size_t u = unit;
-  if (u < request_.tokens) return run_token(u);
-  u -= request_.tokens;
-  if (u < num_chosen_ * hidden_units_) return run_hidden(u / hidden_units_, u % hidden_units_ * hidden_step_);
-  run_output((u - num_chosen_ * hidden_units_) * output_step_);
+void Experts::run(uint32_t first, uint32_t count) {
+  for (size_t unit = first; unit < first + count && !pool_.failed(); ++unit) {
+    const uint8_t* next = unit + 1 < first + count ? start_of(unit + 1) : nullptr;
+    const size_t hidden = unit - request_.tokens, output = hidden - num_chosen_ * hidden_units_;
+    if (unit < request_.tokens) {
+      run_token(unit);
+    } else if (hidden < num_chosen_ * hidden_units_) {
+      run_hidden(hidden / hidden_units_, hidden % hidden_units_ * hidden_step_, next);
+    } else {
+      run_output(output * output_step_, next);
+    }
+  }
+}
+
+// The first weights that a unit reads.
+const uint8_t* Experts::start_of(size_t unit) const {
+  const size_t hidden = unit - request_.tokens, output = hidden - num_chosen_ * hidden_units_;
+  if (unit < request_.tokens || num_chosen_ == 0) return nullptr;
+  if (hidden < num_chosen_ * hidden_units_) {
+    const size_t block = hidden % hidden_units_ * hidden_step_;
+    return chosen_[hidden / hidden_units_].blob + 2 * block * config_.layout.gate_block_bytes();
+  }
+  return chosen_[0].blob + config_.layout.down_offset() + output * output_step_ * config_.layout.down_block_bytes();
 }
 
 void Experts::run_token(size_t token) {
@@ -103,12 +121,15 @@ void Experts::run_token(size_t token) {
   rounded_tokens_.fetch_add(1, std::memory_order_release);
 }
 
-void Experts::run_hidden(size_t index, size_t first_block) {
+void Experts::run_hidden(size_t index, size_t first_block, const uint8_t* next) {
   Chosen& chosen = chosen_[index];
   const size_t tokens = request_.tokens;
   if (!pool_.wait_until([&] { return rounded_tokens_.load(std::memory_order_acquire) == tokens; })) return;
   const size_t end = std::min(first_block + hidden_step_, config_.layout.gate_blocks());
-  for (size_t block = first_block; block < end; ++block) multiply_hidden(chosen, block, block + 1 < end);
+  for (size_t block = first_block; block < end; ++block) {
+    const uint8_t* following = chosen.blob + 2 * (block + 1) * config_.layout.gate_block_bytes();
+    multiply_hidden(chosen, block, block + 1 < end ? following : next);
+  }
   if (chosen.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   for (size_t i = chosen.first; i < chosen.first + chosen.count; ++i) {
     kernels_.quantise(product(i), FLOAT32, product_floats_, inner_, rounded_.data.get() + i * rounded_bytes_);
@@ -116,7 +137,7 @@ void Experts::run_hidden(size_t index, size_t first_block) {
   chosen.ready.store(1, std::memory_order_release);
 }
 
-void Experts::multiply_hidden(const Chosen& chosen, size_t block, bool more) {
+void Experts::multiply_hidden(const Chosen& chosen, size_t block, const uint8_t* next) {
   const ExpertLayout& layout = config_.layout;
   const size_t bytes = layout.gate_block_bytes();
   const uint8_t* tiles = chosen.blob + 2 * block * bytes;
@@ -128,7 +149,7 @@ void Experts::multiply_hidden(const Chosen& chosen, size_t block, bool more) {
     for (size_t i = 0; i < count; ++i) activations[i] = rounded_token(order_[chosen.first + at + i].token);
     const size_t prefetch = at == 0 ? config_.prefetch : 0;
     kernels_.multiply({tiles, outer_, activations, count, gate, tiles + bytes, prefetch});
-    kernels_.multiply({tiles + bytes, outer_, activations, count, up, more ? tiles + 2 * bytes : nullptr, prefetch});
+    kernels_.multiply({tiles + bytes, outer_, activations, count, up, next, prefetch});
     for (size_t i = 0; i < count; ++i) {
       float *g = gate + i * ROWS, *u = up + i * ROWS;
       for (size_t r = 0; bias && r < ROWS; ++r) {
@@ -140,7 +161,7 @@ void Experts::multiply_hidden(const Chosen& chosen, size_t block, bool more) {
   }
 }
 
-void Experts::run_output(size_t first_block) {
+void Experts::run_output(size_t first_block, const uint8_t* next) {
   const size_t hidden = config_.layout.hidden, bytes = config_.layout.down_block_bytes();
   const size_t end = std::min(first_block + output_step_, config_.layout.down_blocks());
   const size_t first_row = first_block * ROWS, last_row = std::min(end * ROWS, hidden);
@@ -150,10 +171,11 @@ void Experts::run_output(size_t first_block) {
   for (size_t c = 0; c < num_chosen_; ++c) {
     const Chosen& chosen = chosen_[c];
     if (!pool_.wait_until([&] { return chosen.ready.load(std::memory_order_acquire) != 0; })) return;
-    const uint8_t* following = c + 1 < num_chosen_ ? chosen_[c + 1].blob + config_.layout.down_offset() : nullptr;
+    const size_t offset = config_.layout.down_offset() + first_block * bytes;
+    const uint8_t* following = c + 1 < num_chosen_ ? chosen_[c + 1].blob + offset : next;
     for (size_t block = first_block; block < end; ++block) {
-      const uint8_t* here = chosen.blob + config_.layout.down_offset() + block * bytes;
-      add_output(chosen, block, block + 1 < end ? here + bytes : following ? following + first_block * bytes : nullptr);
+      const uint8_t* successor = chosen.blob + offset + (block + 1 - first_block) * bytes;
+      add_output(chosen, block, block + 1 < end ? successor : following);
     }
   }
 }

@@ -47,9 +47,9 @@ class Experts : public Work {
   void set_table(const uint64_t* table, size_t layers, size_t experts);
 
   // Orders a request's tokens by experts; the number of its units in `units`.
-  Fault prepare(const Request& request, uint32_t& units);
+  Fault prepare(const Request& request, Units& units);
 
-  void run(uint32_t unit) override;
+  void run(uint32_t first, uint32_t count) override;
   void finish(bool) override {}
 
  private:
@@ -70,9 +70,10 @@ class Experts : public Work {
   };
 
   void run_token(size_t token);
-  void run_hidden(size_t chosen, size_t first_block);
-  void run_output(size_t first_block);
-  void multiply_hidden(const Chosen& chosen, size_t block, bool more);
+  const uint8_t* start_of(size_t unit) const;
+  void run_hidden(size_t chosen, size_t first_block, const uint8_t* next);
+  void run_output(size_t first_block, const uint8_t* next);
+  void multiply_hidden(const Chosen& chosen, size_t block, const uint8_t* next);
   void add_output(const Chosen& chosen, size_t block, const uint8_t* next);
   const uint8_t* rounded_token(size_t token) const { return tokens_.data.get() + token * token_bytes_; }
   float* product(size_t pair) const { return (float*)products_.data.get() + pair * product_floats_; }

@@ -22,7 +22,7 @@ class Mailbox : public Source, public Work {
   Mailbox(Experts& experts, MailboxHeader* header, const Request& places)
       : experts_(experts), header_(header), request_(places) {}
 
-  Taken take(Work*& work, uint32_t& units) override {
+  Taken take(Work*& work, Units& units) override {
     const uint32_t value = header_->request.load(std::memory_order_acquire);
     if (value == 0) return Taken::NOTHING;
     header_->request.store(0, std::memory_order_relaxed);
@@ -46,7 +46,7 @@ class Mailbox : public Source, public Work {
     return true;
   }
 
-  void run(uint32_t unit) override { experts_.run(unit); }
+  void run(uint32_t first, uint32_t count) override { experts_.run(first, count); }
   void finish(bool failed) override { answer(failed ? Fault::FAILED : Fault::NONE); }
 
  private:

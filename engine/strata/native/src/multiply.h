@@ -23,8 +23,9 @@ struct Ahead {
       : tiles(block.tiles), next(block.next), bytes(block_bytes(block.layout.format, block.layout.groups)),
         distance(block.prefetch) {}
 
+  // GCC takes a function that only prefetches for one without effect and leaves out its calls, unless it is always inline.
   template <size_t LINES>
-  void touch(const uint8_t* at) const {
+  __attribute__((always_inline)) void touch(const uint8_t* at) const {
     if (!distance) return;
     const size_t there = size_t(at - tiles) + distance;
     const uint8_t* p = there < bytes ? tiles + there : next ? next + (there - bytes) : tiles;

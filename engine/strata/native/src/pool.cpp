@@ -11,6 +11,7 @@ namespace {
 
 constexpr int UNIT_BITS = 20;
 constexpr uint64_t UNIT_MASK = (1u << UNIT_BITS) - 1;
+constexpr uint32_t SHARES = 2;  // a worker takes its share of half of what is left
 constexpr int64_t STOP_NANOSECONDS = 1'000'000'000;  // that a worker has to end its unit
 constexpr int64_t REFUSE_NANOSECONDS = 1'000'000;    // between two looks for requests of a pool that has failed
 
@@ -27,7 +28,7 @@ void Pool::relax() {
 void Pool::yield() { sched_yield(); }
 
 Pool* Pool::start(const std::vector<int>& cores, int64_t timeout, int64_t spin, int& errno_) {
-  std::unique_ptr<Pool> pool(new Pool(timeout, spin));
+  std::unique_ptr<Pool> pool(new Pool(uint32_t(cores.size()), timeout, spin));
   bool started = true;
   for (size_t i = 0; i < cores.size() && started; ++i) {
     auto worker = std::make_unique<Worker>();
@@ -89,11 +90,11 @@ void* Pool::enter_watchdog(void* pool) {
 
 void Pool::work(Worker& me) {
   do {
-    uint32_t unit, mine = 0;
+    uint32_t first, mine = 0;
     me.busy.store(true, std::memory_order_relaxed);
-    while (!failed() && take(unit)) {
-      work_->run(unit);
-      ++mine;
+    while (const uint32_t count = failed() ? 0 : take(first)) {
+      work_->run(first, count);
+      mine += count;
     }
     me.busy.store(false, std::memory_order_relaxed);
     // The job cannot end, nor another begin, before these are counted.
@@ -101,24 +102,29 @@ void Pool::work(Worker& me) {
   } while (idle(me));
 }
 
-bool Pool::take(uint32_t& unit) {
+// How many units there are to run from `first` on; 0 where none are left.
+uint32_t Pool::take(uint32_t& first) {
   uint64_t seen = ticket_.load(std::memory_order_acquire);
+  uint32_t count;
   do {
-    const uint64_t units = seen >> UNIT_BITS & UNIT_MASK;
-    unit = uint32_t(seen & UNIT_MASK);
-    if (unit >= units) return false;
-  } while (!ticket_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire));
-  return true;
+    const uint32_t units = uint32_t(seen >> UNIT_BITS & UNIT_MASK);
+    first = uint32_t(seen & UNIT_MASK);
+    if (first >= units) return 0;
+    count = (units - first) / (SHARES * size_);
+    if (count == 0 || first < single_.load(std::memory_order_relaxed)) count = 1;
+  } while (!ticket_.compare_exchange_weak(seen, seen + count, std::memory_order_acq_rel, std::memory_order_acquire));
+  return count;
 }
 
-void Pool::begin(Work& work, uint32_t units) {
+void Pool::begin(Work& work, Units units) {
   work_ = &work;
-  units_ = units;
+  units_ = units.all;
+  single_.store(units.single, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   since_.store(now(), std::memory_order_relaxed);
   active_.store(true, std::memory_order_relaxed);
   const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 2 * UNIT_BITS) + 1;
-  ticket_.store(number << 2 * UNIT_BITS | uint64_t(units) << UNIT_BITS, std::memory_order_seq_cst);
+  ticket_.store(number << 2 * UNIT_BITS | uint64_t(units.all) << UNIT_BITS, std::memory_order_seq_cst);
   wake();
 }
 
@@ -138,18 +144,12 @@ void Pool::complete() {
   wake_all(completed_);
 }
 
-Wait Pool::run(Work& work, uint32_t units) {
+Wait Pool::run(Work& work, Units units) {
   const uint32_t before = completed_.load(std::memory_order_acquire);
   if (failed()) return Wait::FAILED;
   begin(work, units);
-  const int64_t spin_until = now() + spin_;
-  while (completed_.load(std::memory_order_acquire) == before) {
-    if (now() < spin_until) {
-      relax();
-    } else {
-      wait_while(completed_, before);
-    }
-  }
+  // Asleep: a caller that spins takes a core from a worker where every core has one.
+  while (completed_.load(std::memory_order_acquire) == before) wait_while(completed_, before);
   return failed() ? Wait::FAILED : Wait::DONE;
 }
 
@@ -164,7 +164,7 @@ void Pool::expect(Source* source, uint32_t count) {
 bool Pool::poll(Worker& me) {
   if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || active_.load(std::memory_order_acquire)) return false;
   Work* work;
-  uint32_t units;
+  Units units;
   const Taken taken = source_.load(std::memory_order_acquire)->take(work, units);
   if (taken == Taken::NOTHING) return false;
   if (taken == Taken::JOB) begin(*work, units);

@@ -1,7 +1,8 @@
 // Threads bound to cores that share out the units of one job at a time.
 //
-// A unit is taken with one compare-and-swap of a ticket that holds the job's number, its units and the next of them; a
-// worker that comes late finds nothing left and disturbs nothing. Idle workers spin for a moment (and while requests
+// Units are taken with one compare-and-swap of a ticket that holds the job's number, its units and the next of them; a
+// worker that comes late finds nothing left and disturbs nothing. Many neighbours at a time are taken at first, so that
+// memory is read as long streams, and single ones at last, so that all end together. Idle workers spin for a moment (and while requests
 // through a mailbox are expected), then sleep in the kernel. A watchdog of its own ends a job that takes too long: then
 // the pool has failed for good, its waiters are told, and whoever asks later is refused: nothing waits for ever.
 #pragma once
@@ -21,9 +22,15 @@ class Pool;
 class Work {
  public:
   virtual ~Work() = default;
-  virtual void run(uint32_t unit) = 0;
+  // Units from `first` on.
+  virtual void run(uint32_t first, uint32_t count) = 0;
   // Called once all units are done, by the last worker, before anyone is told; `failed` instead where the pool failed.
   virtual void finish(bool failed) = 0;
+};
+
+// How many units a job has; the first `single` of them are taken one by one.
+struct Units {
+  uint32_t all = 0, single = 0;
 };
 
 enum class Taken { NOTHING, JOB, REFUSED };
@@ -34,7 +41,7 @@ class Source {
   virtual ~Source() = default;
   // The next job, if it is there; REFUSED is one that came and is over already. Asked by one worker, never while a job
   // runs.
-  virtual Taken take(Work*& work, uint32_t& units) = 0;
+  virtual Taken take(Work*& work, Units& units) = 0;
   // Answers a request that waits with a failure; whether there was one. For a pool that has failed.
   virtual bool refuse() = 0;
 };
@@ -53,7 +60,7 @@ class Pool {
   bool stop();
 
   // Runs a job and waits for it. One caller at a time.
-  Wait run(Work& work, uint32_t units);
+  Wait run(Work& work, Units units);
 
   // Jobs that `source` will bring; the workers spin until they have come.
   void expect(Source* source, uint32_t count);
@@ -61,7 +68,6 @@ class Pool {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // What failed: a job that ran too long (true) or a request that never came (false).
   bool overdue() const { return overdue_; }
-  int size() const { return int(workers_.size()); }
   // Whether a worker is in a unit just now, or hangs in one.
   bool busy(int worker) const { return workers_[size_t(worker)]->busy.load(std::memory_order_relaxed); }
 
@@ -86,14 +92,14 @@ class Pool {
     std::atomic<bool> busy{false};
   };
 
-  Pool(int64_t timeout, int64_t spin) : timeout_(timeout), spin_(spin) {}
+  Pool(uint32_t size, int64_t timeout, int64_t spin) : size_(size), timeout_(timeout), spin_(spin) {}
   static void relax();
   static void yield();
   static void* enter_worker(void* worker);
   static void* enter_watchdog(void* pool);
   void work(Worker& me);
-  bool take(uint32_t& unit);
-  void begin(Work& work, uint32_t units);
+  uint32_t take(uint32_t& first);
+  void begin(Work& work, Units units);
   void complete();
   bool idle(Worker& me);
   bool poll(Worker& me);
@@ -102,6 +108,7 @@ class Pool {
   void wake();
   bool start_thread(pthread_t& thread, void* (*enter)(void*), void* argument, int core, const char* name, int& errno_);
 
+  const uint32_t size_;
   const int64_t timeout_, spin_;
   std::vector<std::unique_ptr<Worker>> workers_;
   pthread_t watchdog_{};
@@ -112,6 +119,7 @@ class Pool {
   std::atomic<bool> active_{false};
   Work* work_ = nullptr;
   uint32_t units_ = 0;
+  std::atomic<uint32_t> single_{0};
   std::atomic<int64_t> since_{0};  // when the job began, or the last one ended
   alignas(64) std::atomic<uint32_t> completed_{0};  // number of jobs that ended; waited on
   alignas(64) std::atomic<uint32_t> call_{0};       // changes when there may be work; waited on
