@@ -7,9 +7,11 @@ import pytest
 from tests.kernels.argmax_cases import CASES as ARGMAX
 from tests.kernels.attention_cases import CASES as ATTENTION
 from tests.kernels.compilation import Case, compile_case
+from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
 
-CASES = [*ARGMAX, *ATTENTION, *LINEAR]
+CASES = [*ARGMAX, *ATTENTION, *EXPERTS, *LINEAR]
+WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
 MAX_SHARED = {(8, 6): 101376, (8, 9): 101376, (9, 0): 232448}  # bytes that one program may ask for
 
 
@@ -21,5 +23,5 @@ def test_compiles(case: Case, capability: tuple[int, int]) -> None:
     for kernel in compiled:
         # The compiler does not look at this limit.
         assert kernel.shared <= MAX_SHARED[capability], f"{kernel.kernel} needs {kernel.shared} bytes of shared memory"
-    wide = {kernel.kernel for kernel in compiled if "ld.global.v4" in kernel.ptx}
+    wide = {kernel.kernel for kernel in compiled if any(load in kernel.ptx for load in WIDE)}
     assert case.wide <= wide

@@ -17,6 +17,8 @@ from strata.kernels.argmax.triton import argmax
 from strata.kernels.attention import triton as paged_attention
 from strata.kernels.embedding import triton as embedding
 from strata.kernels.embedding.reference import EmbeddingFn
+from strata.kernels.experts import blobs
+from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import (
     AttentionFn,
     Expert,
@@ -27,11 +29,14 @@ from strata.kernels.layer import (
     LinearAddFn,
     NormGatedFn,
     NormLinearFn,
+    Routed,
+    RouteFn,
 )
 from strata.kernels.linear.dense import Dense
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.rms_norm import triton as rms_norm
-from strata.kernels.rows import QuantizedRows, dequantize_rows, wants_quantized
+from strata.kernels.router import triton as routing
+from strata.kernels.rows import GROUP, QuantizedRows, dequantize_rows, wants_quantized
 
 
 class CudaKernels(Kernels):
@@ -67,11 +72,26 @@ class CudaKernels(Kernels):
         normed, dense = rms_norm.prepare(norm), Dense(matrices)
         return lambda x: dense.gated(normed(x, wants_quantized(len(x))), activation)
 
+    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> RouteFn:
+        if norm.weight.shape[-1] % GROUP:
+            return super().route(norm, router, top_k, normalize)
+        return routing.prepare(norm, router, top_k, normalize)
+
     def experts(self, experts: Iterable[Expert], activation: Activation) -> ExpertsFn:
         activate = self._activation(activation)
         mlps = [self._mlp(expert, activate) for expert in experts]
         run = self.operations.run_experts
-        return lambda routed, x: x + run(self._plain(routed.inner), routed.shares, routed.ids, mlps)
+
+        def add(routed: Routed, x: Tensor) -> Tensor:
+            return x + run(self._plain(routed.inner), routed.shares.to(self.dtype), routed.ids, mlps)
+
+        return add
+
+    def reads_blobs(self, layout: BlobLayout) -> bool:
+        return blobs.reads(layout)
+
+    def blob_experts(self, layout: BlobLayout, addresses: Tensor, activation: Activation) -> ExpertsFn:
+        return blobs.prepare(layout, addresses, activation)
 
     # --- inside
 

@@ -1,0 +1,253 @@
+"""Routed experts straight from their blobs, on an NVIDIA GPU: which kernels run for how many tokens.
+
+- up to MAX_PAIRED tokens: each pair of token and expert by itself (``gemv``), two launches;
+- up to MAX_QUANTIZED: the same products, but an expert's weights are read once for all its tokens, four launches;
+- beyond: products on tensor cores (``gemm``), four launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from strata.kernels import launch
+from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.experts.gemm import expert_gemm_kernel
+from strata.kernels.experts.gemv import down_grouped_kernel, down_kernel, gate_up_kernel
+from strata.kernels.experts.grouping import combine_kernel, group_kernel
+from strata.kernels.experts.weights import Place
+from strata.kernels.layer import Routed
+from strata.kernels.matrix import Activation
+from strata.kernels.rows import GROUP, QuantizedRows, empty_rows
+
+MAX_PAIRED = 4  # tokens
+MAX_QUANTIZED = 64  # tokens whose activations are given as QuantizedRows, and as bf16 beyond
+
+
+def reads(layout: BlobLayout) -> bool:
+    """Whether there are kernels for such blobs."""
+    gate, up, down = layout.gate, layout.up, layout.down
+    whole = all(place.rows % GROUP == 0 and place.cols % GROUP == 0 for place in (gate, up, down))
+    return whole and gate.kind == up.kind and {gate.kind, down.kind} <= {"bf16", "int8", "int4", "mxfp4"}
+
+
+def prepare(layout: BlobLayout, addresses: Tensor, activation: Activation) -> Callable[[Routed, Tensor], Tensor]:
+    """x float32 [tokens, hidden] += the sum of shares * experts, of the experts at ``addresses`` int64 [experts], which
+    are read at every call; routed: of ``router.triton``.
+
+    An expert whose address is 0 is computed elsewhere and adds nothing here.
+    """
+    experts = _Experts(Place.of(layout.gate), Place.of(layout.up), Place.of(layout.down), addresses, activation.limit)
+
+    def run(routed: Routed, x: Tensor) -> Tensor:
+        if routed.ids.shape[0] > MAX_QUANTIZED:
+            return _run_gemm(experts, routed.ids, routed.shares, routed.inner, x)
+        if routed.ids.shape[0] <= MAX_PAIRED:
+            return _run_paired(experts, routed.ids, routed.shares, routed.inner, x)
+        return _run_grouped(experts, routed.ids, routed.shares, routed.inner, x)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Experts:
+    gate: Place
+    up: Place
+    down: Place
+    addresses: Tensor
+    limit: float | None
+
+
+def _run_paired(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedRows, x: Tensor) -> Tensor:
+    tokens, top_k = ids.shape
+    inner = _gate_up(experts, ids, None, rows)
+    down = experts.down
+    groups, warps = down_tile(down.cols)
+    down_kernel[(down.rows // warps_rows(groups, warps), tokens)](
+        inner.codes,
+        inner.scales,
+        inner.sums,
+        ids,
+        shares,
+        experts.addresses,
+        x,
+        DOWN=down,
+        TOP_K=top_k,
+        BN=warps_rows(groups, warps),
+        BG=groups,
+        AHEAD=PIECES_AHEAD[down.kind],
+        num_warps=warps,
+        **launch.early(),
+    )
+    return x
+
+
+def _run_grouped(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedRows, x: Tensor) -> Tensor:
+    grouped = group(ids, experts.addresses.shape[0])
+    inner = _gate_up(experts, ids, grouped, rows)
+    down = experts.down
+    results = torch.empty(ids.numel(), down.rows, device=x.device)
+    order, starts = grouped
+    down_grouped_kernel[(down.rows // 32, experts.addresses.shape[0])](
+        inner.codes,
+        inner.scales,
+        inner.sums,
+        order,
+        starts,
+        experts.addresses,
+        results,
+        DOWN=down,
+        M=GROUPED_PAIRS,
+        BN=32,
+        BG=groups_at_once(down.cols),
+        num_warps=8,
+        **launch.early(),
+    )
+    return combine(results, ids, shares, experts.addresses, x)
+
+
+def _gate_up(
+    experts: _Experts, ids: Tensor, grouped: tuple[Tensor, Tensor] | None, rows: QuantizedRows
+) -> QuantizedRows:
+    tokens, top_k = ids.shape
+    gate = experts.gate
+    out = empty_rows(tokens * top_k, gate.rows, ids.device)
+    order, starts = (None, None) if grouped is None else grouped
+    gate_up_kernel[(gate.rows // GROUP, tokens * top_k if grouped is None else experts.addresses.shape[0])](
+        rows.codes,
+        rows.scales,
+        rows.sums,
+        ids,
+        order,
+        starts,
+        experts.addresses,
+        out.codes,
+        out.scales,
+        out.sums,
+        GATE=gate,
+        UP=experts.up,
+        LIMIT=experts.limit,
+        TOP_K=top_k,
+        GROUPED=grouped is not None,
+        M=1 if grouped is None else GROUPED_PAIRS,
+        BG=groups_at_once(gate.cols),
+        num_warps=8,
+        **launch.early(),
+    )
+    return out
+
+
+def _run_gemm(experts: _Experts, ids: Tensor, shares: Tensor, rows: Tensor, x: Tensor) -> Tensor:
+    pairs, top_k = ids.numel(), ids.shape[1]
+    grouped = group(ids, experts.addresses.shape[0])
+    inner = torch.empty(pairs, experts.gate.rows, dtype=torch.bfloat16, device=x.device)
+    _gemm(experts, (experts.gate, experts.up), grouped, rows, top_k, inner)
+    results = torch.empty(pairs, experts.down.rows, dtype=torch.bfloat16, device=x.device)
+    _gemm(experts, (experts.down, None), grouped, inner, 1, results)
+    return combine(results, ids, shares, experts.addresses, x)
+
+
+def _gemm(
+    experts: _Experts,
+    places: tuple[Place, Place | None],
+    grouped: tuple[Tensor, Tensor],
+    x: Tensor,
+    per_row: int,
+    out: Tensor,
+) -> None:
+    order, starts = grouped
+    pairs, num_experts = order.shape[0], experts.addresses.shape[0]
+    tile = gemm_tile(pairs / num_experts, places[1] is not None)
+    expert_gemm_kernel[(triton.cdiv(places[0].rows, tile.rows), pairs // tile.pairs + min(pairs, num_experts))](
+        x,
+        order,
+        starts,
+        experts.addresses,
+        out,
+        A=places[0],
+        B=places[1],
+        LIMIT=experts.limit,
+        PER_ROW=per_row,
+        E=num_experts,
+        BE=triton.next_power_of_2(num_experts),
+        BM=tile.pairs,
+        BN=tile.rows,
+        BK=tile.cols,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **launch.early(),
+    )
+
+
+def group(ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
+    """ids int32 [tokens, top_k] -> order int32 [pairs], starts int32 [experts + 1]: see ``grouping``."""
+    pairs = ids.numel()
+    order = torch.empty(pairs, dtype=torch.int32, device=ids.device)
+    starts = torch.empty(num_experts + 1, dtype=torch.int32, device=ids.device)
+    block = min(max(triton.next_power_of_2(pairs), 128), 4096)
+    group_kernel[(num_experts,)](ids, order, starts, pairs, BP=block, num_warps=4, **launch.early())
+    return order, starts
+
+
+def combine(results: Tensor, ids: Tensor, shares: Tensor, addresses: Tensor, x: Tensor) -> Tensor:
+    """results [tokens * top_k, hidden]; x += the sum of shares * results."""
+    tokens, hidden = x.shape
+    combine_kernel[(triton.cdiv(hidden, COMBINE_COLS), tokens)](
+        results,
+        ids,
+        shares,
+        addresses,
+        x,
+        H=hidden,
+        TOP_K=ids.shape[1],
+        BN=COMBINE_COLS,
+        num_warps=4,
+        **launch.early(),
+    )
+    return x
+
+
+# Pieces of down's weights that are loaded before they are used: as many as registers hold, seven for a piece of int4.
+PIECES_AHEAD = {"int4": 24, "mxfp4": 24, "int8": 12, "bf16": 6}
+GROUPED_PAIRS = 4  # of an expert that a program takes at once
+COMBINE_COLS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTile:
+    """pairs x rows of the result, cols of a step of the sum."""
+
+    pairs: int
+    rows: int
+    cols: int
+    warps: int
+    stages: int
+
+
+def gemm_tile(pairs_of_expert: float, two: bool) -> GemmTile:
+    if pairs_of_expert <= 16:
+        return GemmTile(16, 64, 64, 4, 3)
+    if pairs_of_expert <= 64:
+        return GemmTile(64, 64, 64, 4, 3)
+    return GemmTile(128, 64, 64, 4, 3)
+
+
+def groups_at_once(cols: int) -> int:
+    """Groups of a row that a program takes at a time: 32, one a lane, unless fewer leave fewer lanes idle."""
+    groups = cols // GROUP
+    return min((32, 16, 8), key=lambda size: (triton.cdiv(groups, size) * size, -size))
+
+
+def down_tile(cols: int) -> tuple[int, int]:
+    """Groups at a time, and warps."""
+    groups = groups_at_once(cols)
+    return groups, {32: 8, 16: 4, 8: 2}[groups]
+
+
+def warps_rows(groups: int, warps: int) -> int:
+    """One row for each lanes' ``groups``."""
+    return warps * 32 // groups

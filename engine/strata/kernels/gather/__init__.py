@@ -1,0 +1,1 @@
+"""Blobs copied from address to address."""
