@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import Trouble
+from strata_operator.api.conditions import PREFLIGHT, PREFLIGHT_FAILED, Trouble
 from strata_operator.api.model import KIND, StrataModel
 from strata_operator.api.names import HASH_ANNOTATION
 from strata_operator.api.observed import Observed
@@ -16,6 +16,7 @@ from strata_operator.api.observed import Observed
 Manifest = Mapping[str, Any]
 # What a pod is made of: it changes together or not at all, for a pod that is started anew reads the ConfigMap again.
 _HELD = ("ConfigMap", "Deployment")
+_WAITS = (PREFLIGHT, PREFLIGHT_FAILED)  # of a new spec that may have begun already, and goes no further
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def plan(
         if blocked or waiting:
             break  # a pod must not start with a ServiceAccount or a ConfigMap that is not ours
         child = observed.children.get(kind)
-        if hold and kind in _HELD and (child is None or _differs(child, manifest)):
+        if hold and kind in _HELD and (child is None or _differs(child, manifest) or hold.reason in _WAITS):
             held = hold
         elif child is None:
             actions.append(Action("create", manifest, None))

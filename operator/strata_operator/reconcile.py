@@ -33,7 +33,7 @@ from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import judge, shape_of
 from strata_operator.plan import Action, Plan, plan
-from strata_operator.render import children
+from strata_operator.render import JOB, children, preflight
 from strata_operator.rollout import stuck
 from strata_operator.target import Children, aim
 from strata_operator.trouble import find_trouble, is_complete
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 BLOCKED_SECONDS = 60.0
 # A container that is not created after this time has a reason that only the pod's events tell.
 CREATING_SECONDS = 10.0
+# Until the pod of a preflight that was started shows.
+PREFLIGHT_SECONDS = 10.0
 # A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
 RESTORE_SECONDS = 60.0
 RESTORE_LOOK_SECONDS = 5.0
@@ -110,6 +112,9 @@ class Reconciler:
             return Result("refused")
         model, memory = target.model, target.memory
         wanted = plan(model, target.desired, observed, hold=target.hold)
+        if target.preflight_node is not None:
+            job = preflight(model, target.revision, target.preflight_node, engine_image=self._engine_image)
+            wanted = replace(wanted, actions=(*wanted.actions, Action("create", job, None)))
         if any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
         done: list[Action] = []
@@ -143,6 +148,7 @@ class Reconciler:
             return Result("blocked", again_in=BLOCKED_SECONDS)
         waits = [CREATING_SECONDS] if creating else []
         waits += [target.look_again] if target.look_again is not None else []
+        waits += [PREFLIGHT_SECONDS] if target.preflight_node is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
@@ -165,9 +171,10 @@ class Reconciler:
             except RefusedError as error:
                 words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
                 return replace(wanted, blocked=(*wanted.blocked, Trouble("ApplyRefused", words)))
-            self._cache.note_applied(Child.of(action.kind, answer))
-            self._cache.put(action.kind, answer)
             done.append(action)
+            if action.kind != JOB:  # of a preflight its pods tell
+                self._cache.note_applied(Child.of(action.kind, answer))
+                self._cache.put(action.kind, answer)
         return wanted
 
     def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, has_wishes: bool) -> bool:

@@ -55,12 +55,18 @@ class Memory:
 
     served: Served | None = None
     failure: Failure | None = None
+    passed: str | None = None  # the revision whose preflight went well
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> Memory:
         """What cannot be read, edited by hand perhaps, counts as absent."""
         kept = status.get("rollout") or {}
-        return cls(_load(Served, kept.get("served")), _load(Failure, kept.get("failed")))
+        passed = kept.get("passed")
+        return cls(
+            _load(Served, kept.get("served")),
+            _load(Failure, kept.get("failed")),
+            passed if isinstance(passed, str) else None,
+        )
 
     def dump(self) -> dict[str, Any]:
         """For the status."""
@@ -68,6 +74,8 @@ class Memory:
         for name, value in (("served", self.served), ("failed", self.failure)):
             if value is not None:
                 made[name] = {field.name: getattr(value, field.name) for field in fields(value)}
+        if self.passed is not None:
+            made["passed"] = self.passed
         return made
 
 
@@ -89,7 +97,7 @@ def after_look(
     failure = memory.failure
     if failure is not None and failure.revision != wanted:
         failure = None  # another spec: it wins, whatever was under way
-    memory = replace(memory, failure=failure)
+    memory = replace(memory, failure=failure, passed=memory.passed if memory.passed == wanted else None)
     if failure is not None or trouble is None or memory.served is None or memory.served.revision == wanted:
         return memory, None
     degraded = find(status, DEGRADED)

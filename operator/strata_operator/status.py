@@ -9,16 +9,27 @@ from typing import Any
 
 from strata_operator.api import conditions
 from strata_operator.api.child import Rollout
-from strata_operator.api.conditions import ACCEPTED, DEGRADED, FITS, NODE_TUNED, PROGRESSING, READY, Condition, Trouble
+from strata_operator.api.conditions import (
+    ACCEPTED,
+    CACHED,
+    DEGRADED,
+    FITS,
+    NODE_TUNED,
+    PREFLIGHT,
+    PROGRESSING,
+    READY,
+    Condition,
+    Trouble,
+)
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
-from strata_operator.api.names import MODEL_LABEL, child_name
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
 from strata_operator.plan import Action, Manifest, Plan
-from strata_operator.render import url
+from strata_operator.render import JOB, url
+from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
 from strata_operator.trouble import current_pods, is_complete, own_deployment
 
@@ -37,6 +48,7 @@ def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: 
         Condition(READY, False, reason, message),
         Condition(DEGRADED, True, reason, message),
         Condition(FITS, None, reason, "nothing is judged before the spec is accepted"),
+        Condition(CACHED, None, reason, "nothing is fetched before the spec is accepted"),
         Condition(NODE_TUNED, None, reason, "nodes are left as they are before the spec is accepted"),
     ]
     return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
@@ -68,6 +80,7 @@ def status(
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
+        _cached(desired["Deployment"], observed),
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
@@ -79,12 +92,22 @@ def status(
         **_written(verdicts, generation=model.generation, previous=previous, now=now),
         "replicas": rollout.replicas,
         "readyReplicas": rollout.ready,
-        "selector": f"{MODEL_LABEL}={child_name(model.name)}",
+        "selector": ",".join(f"{label}={value}" for label, value in endpoints(model).items()),
         "url": url(model),
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
         **({"rollout": kept} if (kept := memory.dump()) else {}),
     }
+
+
+def _cached(wanted: Manifest, observed: Observed) -> Condition:
+    """Where the weights are, as far as pods have shown."""
+    loaded = sorted({pod.node for pod in current_pods(wanted, observed.pods) if pod.ready and pod.node is not None})
+    if loaded:
+        return Condition(CACHED, True, "Loaded", f"the converted weights are on {', '.join(loaded)}")
+    if any(not pod.failed and not pod.succeeded for pod in observed.preflight):
+        return Condition(CACHED, False, "Fetching", "a preflight fetches and converts the weights")
+    return Condition(CACHED, None, "NotLoaded", "weights are fetched and converted on a node when a pod starts there")
 
 
 def _rolled_back(failure: Failure, trouble: Trouble | None) -> Trouble:
@@ -123,6 +146,8 @@ def _progressing(
         return Condition(PROGRESSING, False, "Complete", "the spec is rolled out")
     if trouble:
         return Condition(PROGRESSING, False, trouble.reason, "held up; the condition Degraded says by what")
+    if plan.held:
+        return Condition(PROGRESSING, True, plan.held.reason, plan.held.message)
     if plan.waiting:
         return Condition(PROGRESSING, True, "Waiting", f"waits until {', '.join(plan.waiting)} is gone")
     pods = current_pods(wanted, observed.pods)
@@ -180,7 +205,11 @@ def _tuning_changes(new: Mapping[str, Any], before: Mapping[str, Any]) -> list[E
 def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
     """What was done. ``actions`` are those that succeeded, ``previous`` the status before them."""
     told = []
-    made = [action.kind for action in actions if action.verb == "create"]
+    if any(action.kind == JOB for action in actions):
+        told.append(
+            Event("Normal", PREFLIGHT, "tries image and weights of the new spec before a pod is stopped for it")
+        )
+    made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
     if made and (not previous or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made:

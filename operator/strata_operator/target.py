@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strata_operator import rollout
+from strata_operator import preflight, rollout
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
@@ -37,6 +37,7 @@ class Target:
     hold: Trouble | None
     memory: Memory
     look_again: float | None = None
+    preflight_node: str | None = None  # where a preflight of the revision has to be started
 
 
 def aim(
@@ -59,9 +60,28 @@ def aim(
     if memory.failure is not None:
         before = _before(model, memory, render)
         if before is not None:
-            return _with_strategy(before, observed, fit, memory, render)
+            desired = render(before, False)
+            goal = Target(before, desired, revision_of(desired["Deployment"]), None, memory)
+            return _with_strategy(goal, observed, fit, render)
         memory = replace(memory, failure=None)  # there is nothing to go back to
-    return replace(_with_strategy(model, observed, fit, memory, render), hold=hold, look_again=look_again)
+    goal = Target(model, newest, revision, hold, memory, look_again)
+    return _with_strategy(_after_preflight(goal, observed, fit, render), observed, fit, render)
+
+
+def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:
+    """The goal, held up while a pod that serves would be stopped for one of which image or weights may be missing."""
+    if goal.hold is not None or rollout.starts_first(goal.model, goal.revision, observed, fit):
+        return goal
+    node = preflight.node_to_try(goal.revision, observed)
+    if node is None or goal.memory.passed == goal.revision:
+        return goal
+    before = _before(goal.model, goal.memory, render)
+    if before is not None and preflight.brings_nothing(goal.model, before):
+        return goal
+    found = preflight.look(observed.preflight, goal.revision)
+    if found.state == "passed":
+        return replace(goal, memory=replace(goal.memory, passed=goal.revision))
+    return replace(goal, hold=preflight.hold(found, node), preflight_node=node if found.state == "absent" else None)
 
 
 def _trouble_of(model: StrataModel, newest: Children, revision: str, observed: Observed) -> Trouble | None:
@@ -69,15 +89,19 @@ def _trouble_of(model: StrataModel, newest: Children, revision: str, observed: O
     deployment = observed.children.get("Deployment")
     if deployment is None or deployment.rollout is None or deployment.rollout.revision != revision:
         return None
-    return find_trouble(model, newest, observed, Plan(()))
+    trouble = find_trouble(model, newest, observed, Plan(()))
+    stops_first_then = deployment.rollout.surge and model.strategy == "auto"
+    return None if trouble is not None and trouble.reason == "Unschedulable" and stops_first_then else trouble
 
 
-def _with_strategy(model: StrataModel, observed: Observed, fit: Verdict, memory: Memory, render: Render) -> Target:
-    desired = render(model, False)
-    revision = revision_of(desired["Deployment"])
-    if rollout.starts_first(model, revision, observed, fit):
-        desired = render(model, True)
-    return Target(model, desired, revision, None, memory)
+def _with_strategy(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:
+    """While a preflight is under way, what has begun stays as it is: a new pod may wait for room beside the old one."""
+    deployment = observed.children.get("Deployment")
+    live = deployment.rollout if deployment is not None else None
+    is_begun = goal.hold is not None and live is not None and live.revision == goal.revision and live.surge
+    if is_begun or rollout.starts_first(goal.model, goal.revision, observed, fit):
+        return replace(goal, desired=render(goal.model, True))
+    return goal
 
 
 def _before(model: StrataModel, memory: Memory, render: Render) -> StrataModel | None:

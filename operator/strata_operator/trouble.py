@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from strata_operator import placement
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import Trouble
+from strata_operator.api.conditions import PREFLIGHT, Trouble
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import HASH_ANNOTATION
 from strata_operator.api.observed import Observed
@@ -44,7 +44,7 @@ def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: 
     if plan.blocked:
         return plan.blocked[0]
     if plan.held:
-        return plan.held
+        return None if plan.held.reason == PREFLIGHT else plan.held
     deployment = observed.children.get("Deployment")
     if deployment and deployment.rollout and deployment.rollout.failure:
         return Trouble("PodsRefused", deployment.rollout.failure)

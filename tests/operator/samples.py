@@ -179,6 +179,7 @@ def pod(
     deleting: bool = False,
     failed: bool = False,
     trouble: Trouble | None = None,
+    **more: Any,
 ) -> Pod:
     return Pod(
         namespace="ns",
@@ -194,6 +195,7 @@ def pod(
         deleting=deleting,
         failed=failed,
         trouble=trouble,
+        **more,
     )
 
 

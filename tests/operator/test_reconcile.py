@@ -15,6 +15,7 @@ from strata_operator.cluster.nodes import Nodes
 from strata_operator.reconcile import (
     BLOCKED_SECONDS,
     CREATING_SECONDS,
+    PREFLIGHT_SECONDS,
     RESTORE_LOOK_SECONDS,
     RESTORE_SECONDS,
     Reconciler,
@@ -68,8 +69,11 @@ class World:
 
     def put_pod(self, *, name: str = "m-1", version: int = 20, **status: Any) -> None:
         """A pod of what the Deployment holds now."""
-        template = self.client.objects["Deployment", *KEY]["spec"]["template"]["metadata"]["annotations"]
-        self.cache.put("Pod", pod_object(name, revision=template[REVISION_ANNOTATION], version=version, **status))
+        template = self.client.objects["Deployment", *KEY]["spec"]["template"]
+        revision = template["metadata"]["annotations"][REVISION_ANNOTATION]
+        obj = pod_object(name, revision=revision, version=version, **status)
+        obj["spec"]["containers"] = template["spec"]["containers"]
+        self.cache.put("Pod", obj)
 
     def condition(self, kind: str) -> Any:
         return find(self.model["status"], kind)
@@ -338,6 +342,89 @@ def test_a_pod_on_a_dead_node_is_named() -> None:
     world.now = CREATED + timedelta(seconds=121)
     world.run()
     assert world.condition("Degraded")["reason"] == "PodStuck"
+
+
+GPU: dict[str, Any] = {"model": {"source": "builtin://smollm2-135m"}, "hardware": {**NVIDIA, "gpus": ["RTX4090"]}}
+
+
+def one_card_world() -> World:
+    """A model that serves from the only card, and whose spec then asks for other weights."""
+    world = World(**GPU)
+    world.nodes.put("StrataNode", node_object("node-1"))
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    world.model["spec"] = {**GPU, "quantization": {"format": "int8"}}
+    world.change(generation=2)
+    return world
+
+
+def trial(world: World, version: int, phase: str, **status: Any) -> None:
+    """The pod of the preflight's Job."""
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    obj = pod_object("m-trial", version=version, phase=phase, **status)
+    obj["metadata"] |= job["spec"]["template"]["metadata"]
+    world.cache.put("Pod", obj)
+
+
+def test_a_pod_that_serves_is_not_stopped_before_what_follows_is_there() -> None:
+    world = one_card_world()
+    before = world.client.objects["Deployment", *KEY]["spec"]
+    assert world.run() == Result("changed", again_in=PREFLIGHT_SECONDS)
+    assert world.client.objects["Deployment", *KEY]["spec"] == before
+    assert (world.condition("Progressing")["status"], world.condition("Progressing")["reason"]) == ("True", "Preflight")
+    assert world.condition("Degraded")["status"] == "False"
+    assert "Preflight" in world.client.events()
+    trial(world, 30, "Running")
+    assert world.run().outcome == "changed"
+    assert world.condition("Cached")["reason"] == "Fetching"
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    trial(world, 31, "Succeeded")
+    world.run()
+    after = world.client.objects["Deployment", *KEY]["spec"]
+    assert "--dtype=int8" in after["template"]["spec"]["containers"][0]["args"]
+    assert after["strategy"]["rollingUpdate"]["maxSurge"] == 0
+    assert "Restored" not in world.client.events()
+
+
+def test_a_preflight_that_fails_leaves_alone_what_serves() -> None:
+    world = one_card_world()
+    before = world.client.objects["Deployment", *KEY]["spec"]
+    world.run()
+    ended = {"terminated": {"exitCode": 2, "message": "the Hub has no such model"}}
+    trial(world, 30, "Failed", containerStatuses=container(state=ended))
+    world.run()
+    assert world.condition("Degraded")["reason"] == "PreflightFailed"
+    assert "the Hub has no such model" in world.condition("Degraded")["message"]
+    assert world.client.objects["Deployment", *KEY]["spec"] == before
+    world.now += timedelta(hours=1)
+    world.run()
+    assert world.condition("Degraded")["reason"] == "PreflightFailed"  # nothing to go back to: it never left
+    world.model["spec"] = {**GPU, "replicas": 1}
+    world.change(generation=3)
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_a_flag_alone_needs_no_preflight() -> None:
+    world = one_card_world()
+    world.model["spec"] = {**GPU, "engine": {"maxModelLen": 1024}}
+    world.change(generation=3)
+    world.run()
+    args = world.client.objects["Deployment", *KEY]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--max-model-len=1024" in args
+
+
+def test_where_a_card_is_free_the_new_pod_is_its_own_preflight() -> None:
+    world = one_card_world()
+    world.nodes.put("StrataNode", node_object("node-2"))
+    world.run()
+    after = world.client.objects["Deployment", *KEY]["spec"]
+    assert "--dtype=int8" in after["template"]["spec"]["containers"][0]["args"]
+    assert after["strategy"]["rollingUpdate"]["maxSurge"] == 1
 
 
 def test_an_unknown_model_is_gone() -> None:

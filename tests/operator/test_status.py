@@ -287,7 +287,7 @@ def test_counts_selector_and_url() -> None:
         "observedGeneration": 1,
         "replicas": 2,
         "readyReplicas": 1,
-        "selector": "strata.ai/model=m",
+        "selector": "strata.ai/model=m,app.kubernetes.io/name=strata-engine",
         "url": "http://m.ns.svc:8000/v1",
     }
 

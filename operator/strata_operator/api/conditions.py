@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 ACCEPTED = "Accepted"
+CACHED = "Cached"
 FITS = "Fits"
 NODE_TUNED = "NodeTuned"
 PROGRESSING = "Progressing"
 READY = "Ready"
 DEGRADED = "Degraded"
+
+# Reasons of a new spec that waits for its preflight, and of one whose preflight has trouble.
+PREFLIGHT = "Preflight"
+PREFLIGHT_FAILED = "PreflightFailed"
 
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 _REASON_LIMIT = 128  # characters; the CRD allows more, an event does not

@@ -10,6 +10,7 @@ MODEL_LABEL = "strata.ai/model"  # on every child and pod; its value is the chil
 HASH_ANNOTATION = "strata.ai/hash"  # on every child: of all that was applied
 REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template
 TUNING_FINALIZER = "strata.ai/node-tuning"  # on models that wish for something of their nodes, until it is undone
+ROLE_LABEL = "strata.ai/role"  # on pods that do not serve: what they are for
 GPU_RESOURCE = "nvidia.com/gpu"
 ENGINE = "engine"  # the container's name
 

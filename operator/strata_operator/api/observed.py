@@ -15,7 +15,8 @@ class Observed:
     """All that the cluster shows of one model."""
 
     children: Mapping[str, Child]  # by kind
-    pods: tuple[Pod, ...] = ()  # in the order of their names
+    pods: tuple[Pod, ...] = ()  # that serve or are to, in the order of their names
+    preflight: tuple[Pod, ...] = ()  # pods that try a new spec, in the order of their names
     used_gpus: Mapping[str, int] = field(default_factory=dict)  # by node, of all models' pods
     nodes: tuple[StrataNode, ...] = ()  # all that agents tell of, in the order of their names
     applied_fields: Mapping[str, str] = field(default_factory=dict)  # Child.owned_fields after our last apply, by kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_operator.api.conditions import Trouble, having, reason, shorten
-from strata_operator.api.names import ENGINE, GPU_RESOURCE, MODEL_LABEL, REVISION_ANNOTATION
+from strata_operator.api.names import ENGINE, GPU_RESOURCE, MODEL_LABEL, REVISION_ANNOTATION, ROLE_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,16 @@ class Pod:
     failed: bool  # for good: the node refused or evicted it, and another pod takes its place
     trouble: Trouble | None
     gpus: int = 0  # that it holds, or waits for
+    role: str = ""  # value of ROLE_LABEL; "" for one that serves
+    succeeded: bool = False  # it ran to its end, and all went well
     ends_by: str = ""  # when its grace period ends, RFC 3339; "" for one that is not being deleted
 
     @property
     def creating(self) -> bool:
         """On a node, but the container has not started and the pod itself says no reason."""
-        return self.node is not None and not (self.running or self.deleting or self.failed or self.trouble)
+        return self.node is not None and not (
+            self.running or self.deleting or self.failed or self.succeeded or self.trouble
+        )
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> Pod:
@@ -42,6 +46,7 @@ class Pod:
         metadata, status = obj["metadata"], obj.get("status") or {}
         containers: list[dict[str, Any]] = status.get("containerStatuses") or []
         container = next((one for one in containers if one.get("name") == ENGINE), {})
+        role = (metadata.get("labels") or {}).get(ROLE_LABEL, "")
         scheduled = having(status.get("conditions"), "PodScheduled", "True")
         return cls(
             namespace=metadata["namespace"],
@@ -56,7 +61,9 @@ class Pod:
             running="running" in (container.get("state") or {}),
             deleting="deletionTimestamp" in metadata,
             failed=status.get("phase") == "Failed",
-            trouble=_trouble(status, container),
+            trouble=_trouble(status, container, finishes=bool(role)),
+            role=role,
+            succeeded=status.get("phase") == "Succeeded",
             gpus=_gpus(obj.get("spec") or {}),
             ends_by=metadata.get("deletionTimestamp", ""),
         )
@@ -67,10 +74,17 @@ def _gpus(spec: Mapping[str, Any]) -> int:
     return sum(int(one.get(GPU_RESOURCE, 0)) for one in limits)
 
 
-def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> Trouble | None:
-    """The deepest reason that the pod tells, None while it is ready or goes on."""
+def _trouble(status: Mapping[str, Any], container: Mapping[str, Any], *, finishes: bool) -> Trouble | None:
+    """The deepest reason that the pod tells, None while it is ready or goes on.
+
+    ``finishes``: its container is to end by itself, so that its failure is the pod's.
+    """
     if container.get("ready"):
         return None
+    if status.get("phase") == "Succeeded":
+        return None
+    if finishes and "terminated" in (container.get("state") or {}):
+        return _ended(container["state"]["terminated"])
     if status.get("phase") == "Failed":
         why = f"{status.get('reason') or 'Failed'}: {status.get('message') or 'no message'}"
         return Trouble("PodFailed", f"the node refused or evicted a pod: {shorten(why)}")

@@ -166,7 +166,8 @@ class Cache:
             pods = self._pods.get(held, {})
             return Observed(
                 children=children,
-                pods=tuple(pods[name] for name in sorted(pods)),
+                pods=tuple(pods[name] for name in sorted(pods) if not pods[name].role),
+                preflight=tuple(pods[name] for name in sorted(pods) if pods[name].role),
                 applied_fields={
                     kind: fields
                     for kind, child in children.items()

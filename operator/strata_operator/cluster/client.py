@@ -54,6 +54,7 @@ RESOURCES = {
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets", metadata_only=True),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors", metadata_only=True),
     "DaemonSet": Resource("apps/v1", "daemonsets"),
+    "Job": Resource("batch/v1", "jobs"),
     "Pod": Resource("v1", "pods"),
     "Event": Resource("v1", "events"),
     "StrataModel": Resource(API_VERSION, PLURAL),

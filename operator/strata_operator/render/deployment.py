@@ -99,7 +99,7 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
             }
         ],
     }
-    env = _environment(model)
+    env = environment(model)
     if env:
         pod["containers"][0]["env"] = env
     tolerations = placement.tolerations(hardware, model.scheduling)
@@ -112,7 +112,7 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
     return pod
 
 
-def _environment(model: StrataModel) -> list[Mapping[str, Any]]:
+def environment(model: StrataModel) -> list[Mapping[str, Any]]:
     """What is not in the ConfigMap: the Hub's token, and the user's own."""
     made = list(model.env)
     if model.token is not None:

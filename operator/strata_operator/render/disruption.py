@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata_operator.api.model import StrataModel
-from strata_operator.render.meta import manifest, selector
+from strata_operator.render.meta import endpoints, manifest
 
 
 def disruption(model: StrataModel) -> dict[str, Any]:
@@ -18,6 +18,6 @@ def disruption(model: StrataModel) -> dict[str, Any]:
         spec={
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector(model)},
+            "selector": {"matchLabels": endpoints(model)},
         },
     )

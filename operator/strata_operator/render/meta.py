@@ -31,8 +31,13 @@ def digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def manifest(model: StrataModel, api_version: str, kind: str, **body: Any) -> dict[str, Any]:
-    """A child with metadata, owned by the model, bearing the hash of all of it."""
+def endpoints(model: StrataModel) -> dict[str, str]:
+    """The labels that find those of a model's pods that serve or are to."""
+    return {**selector(model), "app.kubernetes.io/name": "strata-engine"}
+
+
+def manifest(model: StrataModel, api_version: str, kind: str, *, suffix: str = "", **body: Any) -> dict[str, Any]:
+    """A child with metadata, owned by the model, bearing the hash of all of it. ``suffix``: of its name."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -42,7 +47,7 @@ def manifest(model: StrataModel, api_version: str, kind: str, **body: Any) -> di
         "blockOwnerDeletion": True,
     }
     metadata: dict[str, Any] = {
-        "name": child_name(model.name),
+        "name": "-".join(filter(None, (child_name(model.name), suffix))),
         "namespace": model.namespace,
         "labels": labels(model),
         "ownerReferences": [owner],

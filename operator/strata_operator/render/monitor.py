@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata_operator.api.model import StrataModel
-from strata_operator.render.meta import manifest, selector
+from strata_operator.render.meta import endpoints, manifest
 
 
 def monitor(model: StrataModel) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def monitor(model: StrataModel) -> dict[str, Any]:
         "monitoring.coreos.com/v1",
         "PodMonitor",
         spec={
-            "selector": {"matchLabels": selector(model)},
+            "selector": {"matchLabels": endpoints(model)},
             "attachMetadata": {"node": True},
             "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
         },

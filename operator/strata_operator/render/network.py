@@ -6,7 +6,7 @@ from typing import Any
 
 from strata_operator.api.model import StrataModel
 from strata_operator.render.arguments import PORT
-from strata_operator.render.meta import manifest, selector
+from strata_operator.render.meta import endpoints, manifest
 
 
 def network(model: StrataModel) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def network(model: StrataModel) -> dict[str, Any]:
         "networking.k8s.io/v1",
         "NetworkPolicy",
         spec={
-            "podSelector": {"matchLabels": selector(model)},
+            "podSelector": {"matchLabels": endpoints(model)},
             "policyTypes": ["Ingress"],
             "ingress": [{"ports": [{"port": PORT, "protocol": "TCP"}]}],
         },

@@ -113,3 +113,32 @@ def test_a_reason_of_somebody_else_is_made_one_that_a_condition_may_bear(foreign
 def test_other_warnings_keep_their_reason() -> None:
     event = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": "no address left", "eventTime": "2026"}
     assert warned([event]) == Trouble("FailedCreatePodSandBox", "no address left")
+
+
+def test_cards_that_a_pod_holds() -> None:
+    obj = pod_object()
+    obj["spec"]["containers"] = [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}}]
+    assert Pod.of(obj).gpus == 1
+    assert Pod.of(pod_object()).gpus == 0
+
+
+def test_when_a_pod_that_is_told_to_end_should_have() -> None:
+    obj = pod_object()
+    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    assert (Pod.of(obj).deleting, Pod.of(obj).ends_by) == (True, "2026-01-01T00:01:00Z")
+    assert Pod.of(pod_object()).ends_by == ""
+
+
+@pytest.mark.parametrize(
+    ("phase", "code", "trouble"),
+    [
+        pytest.param("Succeeded", 0, None, id="all went well"),
+        pytest.param("Failed", 2, "EngineFailed", id="its container failed, and the pod with it"),
+    ],
+)
+def test_a_pod_that_is_to_end_by_itself(phase: str, code: int, trouble: str | None) -> None:
+    obj = pod_object(phase=phase, containerStatuses=container(state={"terminated": {"exitCode": code}}))
+    obj["metadata"]["labels"] |= {"strata.ai/role": "preflight"}
+    found = Pod.of(obj)
+    assert (found.role, found.succeeded, found.creating) == ("preflight", phase == "Succeeded", False)
+    assert (found.trouble.reason if found.trouble else None) == trouble

@@ -194,3 +194,22 @@ def test_nothing_is_kept_of_what_is_gone(seen: Seen) -> None:
     tables = {name: table for name, table in vars(seen.cache).items() if isinstance(table, dict)}
     assert len(tables) == 6
     assert [name for name, table in tables.items() if table] == []
+
+
+def test_pods_that_do_not_serve_are_kept_apart_and_cards_are_counted(seen: Seen) -> None:
+    card = {"containers": [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    for name, role, phase in (("a", None, "Running"), ("b", None, "Failed"), ("t", "preflight", "Running")):
+        obj = pod_object(name, phase=phase)
+        obj["spec"] |= card
+        if role:
+            obj["metadata"]["labels"] |= {"strata.ai/role": role}
+        seen.cache.put("Pod", obj)
+    observed = seen.cache.observe(KEY)
+    assert [[pod.name for pod in pods] for pods in (observed.pods, observed.preflight)] == [["a", "b"], ["t"]]
+    assert seen.cache.used_gpus() == {"node-1": 2}  # what the node refused holds none
+
+
+def test_models_by_what_they_compute_on(seen: Seen) -> None:
+    for name, accelerator in (("a", "cpu"), ("b", "nvidia")):
+        seen.cache.put_model(model_object(name, hardware={"accelerator": accelerator}))
+    assert (seen.cache.models(), seen.cache.gpu_models()) == ([("ns", "a"), ("ns", "b")], [("ns", "b")])

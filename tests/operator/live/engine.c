@@ -1,4 +1,4 @@
-/* A stand-in for the engine's image: it takes `strata serve`'s command line, answers the probes, and ends as the real
+/* A stand-in for the engine's image: it takes the command lines of `strata serve` and `strata fetch`, answers the probes, and ends as the real
    one ends, so that the operator can be tested without four gigabytes of torch.
 
    The source's last part says how it behaves:
@@ -31,10 +31,12 @@ static void die(const char *words) {
 
 int main(int argc, char **argv) {
     signal(SIGTERM, end); /* process 1 gets no default action */
-    if (argc < 3 || strcmp(argv[1], "serve") != 0) die("usage: strata serve SOURCE [--FLAG=VALUE ...]");
+    int fetches = argc >= 3 && strcmp(argv[1], "fetch") == 0; /* as before a pod that serves is stopped */
+    if (argc < 3 || (!fetches && strcmp(argv[1], "serve") != 0)) die("usage: strata serve|fetch SOURCE [--FLAG=VALUE ...]");
     const char *kind = strrchr(argv[2], '/') ? strrchr(argv[2], '/') + 1 : argv[2];
     int slow = strcmp(kind, "slow") == 0;
     if (strcmp(kind, "absent") == 0) die("there is no built-in model 'absent'; there are: smollm2-135m");
+    if (fetches) return 0;
     if (strcmp(kind, "wordless") == 0) {
         fprintf(stderr, "Traceback: something unforeseen\n");
         return 1;

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from strata_operator.render import children, url
+from strata_operator.render import children, preflight, url
 from strata_operator.render.arguments import arguments
 from strata_operator.render.deployment import GRACE_SECONDS, PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS
 from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model
@@ -289,6 +289,46 @@ def test_metrics_are_read_at_the_engine_s_port() -> None:
     (endpoint,) = made["PodMonitor"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == "http"
     assert made["PodMonitor"]["spec"]["selector"] == made["NetworkPolicy"]["spec"]["podSelector"]
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    return preflight(model(**spec), "0123456789abcdef", "gpu-1", engine_image="registry/engine:1")
+
+
+def test_a_preflight_fetches_what_the_engine_would_where_it_would() -> None:
+    hub = {"source": "hf://Qwen/Qwen3-8B", "revision": "v1", "secretRef": {"name": "hub"}}
+    made = job(model=hub, hardware=NVIDIA)["spec"]["template"]["spec"]
+    (container,) = made["containers"]
+    assert container["args"] == ["fetch", "Qwen/Qwen3-8B", "--revision=v1", "--dtype=int4"]
+    assert container["image"] == "registry/engine:1"
+    served = rendered(model=hub, hardware=NVIDIA)["ConfigMap"]["data"]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert {name: env[name] for name in ("STRATA_CACHE_DIR", "HF_HOME")} == {
+        name: served[name] for name in ("STRATA_CACHE_DIR", "HF_HOME")
+    }
+    assert "HF_TOKEN" in env
+    cache = next(one for one in made["volumes"] if one["name"] == "cache")
+    assert cache in pod(hardware=NVIDIA)["volumes"]
+    assert "nvidia.com/gpu" not in str(container["resources"])
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_a_preflight_s_command_line_is_the_engine_s() -> None:
+    from strata.cli.main import build_parser
+
+    args = job(**FULL_SPEC)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert build_parser().parse_args(args).dtype == "int8"
+
+
+def test_a_preflight_is_no_endpoint_and_has_a_name_of_its_own_revision() -> None:
+    made = job()
+    labels = made["spec"]["template"]["metadata"]["labels"]
+    assert not rendered()["Service"]["spec"]["selector"].items() <= labels.items()
+    assert labels["strata.ai/model"] == "m"  # by which its watch finds it
+    assert made["metadata"]["name"] == "m-01234567"
+    assert len(job()["metadata"]["name"]) <= 63
+    names = [one["name"] for one in made["spec"]["template"]["spec"]["containers"][0]["env"]]
+    assert len(names) == len(set(names))
 
 
 def test_every_selector_finds_the_pods() -> None:

@@ -1,0 +1,60 @@
+"""What is tried before a pod that serves is stopped for a new one: image, checkpoint and weights on its node; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from strata_operator.api.conditions import PREFLIGHT, PREFLIGHT_FAILED, Trouble
+from strata_operator.api.model import StrataModel
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How far it is; ``trouble`` says what it meets with, or of what it died."""
+
+    state: Literal["absent", "running", "passed", "failed"]
+    trouble: Trouble | None = None
+
+
+def node_to_try(revision: str, observed: Observed) -> str | None:
+    """The node of a pod that would be stopped for one of ``revision``; None where none serves."""
+    serving = [pod.node for pod in observed.pods if pod.ready and not pod.deleting and pod.revision != revision]
+    return min((node for node in serving if node is not None), default=None)
+
+
+def brings_nothing(model: StrataModel, before: StrataModel) -> bool:
+    """Whether a new spec's pods need nothing on their node that those of ``before``, which serves, had not."""
+    return _brought(before) == _brought(model)
+
+
+def _brought(model: StrataModel) -> tuple[object, ...]:
+    """All that has to be brought to a node, or be readable there."""
+    return model.source, model.revision, model.token, model.format, model.image, model.cache_host_path
+
+
+def look(pods: Iterable[Pod], revision: str) -> Look:
+    """By the pods of that revision's preflight."""
+    mine = [pod for pod in pods if pod.revision == revision]
+    if any(pod.succeeded for pod in mine):
+        return Look("passed")
+    alive = [pod for pod in mine if not pod.failed]
+    if alive:
+        return Look("running", next((pod.trouble for pod in alive if pod.trouble), None))
+    if mine:
+        return Look("failed", mine[-1].trouble)
+    return Look("absent")
+
+
+def hold(found: Look, node: str) -> Trouble:
+    """Why the new spec's pods are not started yet."""
+    if found.trouble is not None:
+        words = f"{found.trouble.reason}: {found.trouble.message}; what serves goes on"
+        return Trouble(PREFLIGHT_FAILED, words)
+    return Trouble(
+        PREFLIGHT,
+        f"the image is pulled, the weights are fetched and converted on {node}; what serves goes on until then",
+    )

@@ -1,0 +1,85 @@
+"""The Job that brings image and weights to a node, while the pod there still serves what was before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strata_operator import placement
+from strata_operator.api.model import StrataModel
+from strata_operator.api.names import ENGINE, REVISION_ANNOTATION, ROLE_LABEL, child_name
+from strata_operator.render.arguments import source_argument
+from strata_operator.render.config import config
+from strata_operator.render.deployment import environment
+from strata_operator.render.meta import manifest, selector
+from strata_operator.render.volumes import volumes
+
+DEADLINE_SECONDS = 6 * 3600  # a slow line and a slow disk; the engine itself ends where nothing moves
+KEPT_SECONDS = 3600  # after its end, for those who look for the reason; then it may be tried again
+RETRIES = 2
+JOB = "Job"
+
+
+def preflight(model: StrataModel, revision: str, node: str, *, engine_image: str) -> dict[str, Any]:
+    """``strata fetch`` on that node: what the engine itself does at a start, without a card.
+
+    It asks for little, since the pod that serves has what the node gives, and is no endpoint of the Service.
+    """
+    mounted, mounts = volumes(model)
+    wanted = {"cache", "tmp", "model"}
+    flags = [f"--revision={model.revision}"] if model.revision else []
+    container = {
+        "name": ENGINE,
+        "image": model.image or engine_image,
+        "args": ["fetch", source_argument(model.source), *flags, f"--dtype={model.format}"],
+        "env": _environment(model),
+        "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
+        "volumeMounts": [mount for mount in mounts if mount["name"] in wanted],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "serviceAccountName": child_name(model.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}
+            }
+        },
+        "tolerations": placement.tolerations(model.hardware, model.scheduling),
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        "volumes": [volume for volume in mounted if volume["name"] in wanted],
+        "containers": [container],
+    }
+    secrets = model.pod_template.spec.get("imagePullSecrets")
+    if secrets:
+        pod["imagePullSecrets"] = secrets
+    labels = {**selector(model), ROLE_LABEL: "preflight", "app.kubernetes.io/name": "strata-preflight"}
+    return manifest(
+        model,
+        "batch/v1",
+        JOB,
+        suffix=revision[:8],
+        spec={
+            "backoffLimit": RETRIES,
+            "activeDeadlineSeconds": DEADLINE_SECONDS,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": {"metadata": {"labels": labels, "annotations": {REVISION_ANNOTATION: revision}}, "spec": pod},
+        },
+    )
+
+
+def _environment(model: StrataModel) -> list[Mapping[str, Any]]:
+    """As the engine's; the ConfigMap is still that of the spec before. No card is shown."""
+    given = {**config(model)["data"], "NVIDIA_VISIBLE_DEVICES": "void"}
+    own = environment(model)
+    taken = {one["name"] for one in own}
+    return [*({"name": name, "value": value} for name, value in sorted(given.items()) if name not in taken), *own]

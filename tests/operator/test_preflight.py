@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strata_operator.api.conditions import Trouble
+from strata_operator.api.observed import Observed
+from strata_operator.api.pod import Pod
+from strata_operator.preflight import Look, brings_nothing, hold, look, node_to_try
+from tests.operator.samples import NVIDIA, model, pod
+
+MISSING = Trouble("EngineFailed", "no such model")
+
+
+def on(node: str, **fields: Any) -> Pod:
+    return replace(pod(f"on-{node}", revision="old", ready=True), node=node, **fields)
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([], None, id="nothing serves"),
+        pytest.param([on("b"), on("a")], "a", id="the first by name, whatever the order"),
+        pytest.param([on("a", ready=False), on("b")], "b", id="one that serves"),
+        pytest.param([on("a", deleting=True)], None, id="it ends anyhow"),
+        pytest.param([on("a", revision="new")], None, id="all are new already"),
+    ],
+)
+def test_where_it_is_tried(pods: list[Pod], expected: str | None) -> None:
+    assert node_to_try("new", Observed({}, tuple(pods))) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({}, True, id="the same"),
+        pytest.param({"engine": {"maxModelLen": 4096}}, True, id="a flag"),
+        pytest.param({"quantization": {"format": "int8"}}, False, id="other weights"),
+        pytest.param({"model": {"source": "hf://a/c"}}, False, id="another model"),
+        pytest.param({"model": {"source": "hf://a/b", "revision": "v2"}}, False, id="another revision"),
+        pytest.param({"image": "engine:2"}, False, id="another image"),
+        pytest.param({"cache": {"hostPath": "/srv/x"}}, False, id="another cache"),
+    ],
+)
+def test_what_has_to_be_brought(change: dict[str, Any], expected: bool) -> None:
+    spec: dict[str, Any] = {"model": {"source": "hf://a/b"}, "hardware": NVIDIA}
+    assert brings_nothing(model(**{**spec, **change}), model(**spec)) is expected
+
+
+def trial(name: str = "t", **fields: Any) -> Pod:
+    return replace(pod(name, revision="new"), role="preflight", **fields)
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([], Look("absent"), id="none"),
+        pytest.param([trial(revision="old", succeeded=True)], Look("absent"), id="that of another revision"),
+        pytest.param([trial()], Look("running"), id="under way"),
+        pytest.param([trial(trouble=MISSING)], Look("running", MISSING), id="meets with trouble"),
+        pytest.param([trial("a", failed=True, trouble=MISSING), trial("b")], Look("running"), id="tried again"),
+        pytest.param([trial(failed=True, trouble=MISSING)], Look("failed", MISSING), id="given up"),
+        pytest.param([trial("a", failed=True), trial("b", succeeded=True)], Look("passed"), id="the second try"),
+    ],
+)
+def test_how_far_it_is(pods: list[Pod], expected: Look) -> None:
+    assert look(pods, "new") == expected
+
+
+def test_what_is_waited_for_is_said() -> None:
+    assert hold(Look("running"), "gpu-1").reason == "Preflight"
+    failed = hold(Look("failed", MISSING), "gpu-1")
+    assert (failed.reason, failed.message) == ("PreflightFailed", "EngineFailed: no such model; what serves goes on")
