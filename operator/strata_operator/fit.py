@@ -207,7 +207,7 @@ def _config(model: StrataModel) -> EngineConfig:
         scheduler=SchedulerConfig(
             max_model_len=engine.max_model_len,
             max_num_seqs=engine.max_num_seqs or scheduler.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens or scheduler.max_num_batched_tokens,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
         ),
     )
 

@@ -143,11 +143,14 @@ def test_group_size_is_that_of_the_formats() -> None:
 def test_defaults_that_are_told_are_the_engine_s() -> None:
     from strata.cli.serve_options import DEFAULT_STALL_SECONDS
     from strata.config import CacheConfig, SchedulerConfig
+    from strata.config.engine import CPU_STEP_TOKENS
+    from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
 
     fields = SPEC["properties"]["engine"]["properties"]
+    on_cards = f"{CARD_TOKENS} on a card with {CARD_GIB} GiB, {LARGE_CARD_TOKENS} on one with {LARGE_CARD_GIB} GiB"
     for field, value in (
         ("maxNumSeqs", SchedulerConfig().max_num_seqs),
-        ("maxNumBatchedTokens", SchedulerConfig().max_num_batched_tokens),
+        ("maxNumBatchedTokens", f"{CPU_STEP_TOKENS} on a CPU, {on_cards}"),
         ("maxWaiting", SchedulerConfig().max_waiting),
         ("decodeLatencyMs", int(1000 * (SchedulerConfig().decode_latency_seconds or 0))),
         ("blockSize", CacheConfig().block_size),

@@ -72,7 +72,7 @@ SEQUENCE = 1008  # tokens of one whole sequence in blocks of 16
 
 
 def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: Any) -> EngineConfig:
-    scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+    scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=max_model_len, max_num_batched_tokens=512)
     return EngineConfig(model="m", dtype="bf16", cache=CacheConfig(**cache), scheduler=scheduler)
 
 

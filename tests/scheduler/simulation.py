@@ -161,7 +161,7 @@ class Simulation:
     def _check_parts(self, batch: Batch) -> None:
         """A step keeps its limits; each part goes on where the cache ends, and writes to blocks of its own alone."""
         size = self.runner.block_size
-        assert 1 <= batch.num_tokens <= self.config.max_num_batched_tokens
+        assert 1 <= batch.num_tokens <= self.config.step_tokens
         assert len(batch.sequences) <= self.config.max_num_seqs
         names = [part.request_id for part in batch.sequences]
         assert len(set(names)) == len(names)

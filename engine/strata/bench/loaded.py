@@ -65,7 +65,7 @@ def open_model(
         if value not in allowed:
             raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
     store = Store.open(resolve(source, dtype, progress=progress))
-    cache, scheduler = CacheConfig(), SchedulerConfig()
+    cache = CacheConfig()
     config = EngineConfig(
         model=source,
         dtype=cast("Any", dtype),
@@ -78,7 +78,7 @@ def open_model(
         scheduler=SchedulerConfig(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens or scheduler.max_num_batched_tokens,
+            max_num_batched_tokens=max_num_batched_tokens,
             decode_latency_seconds=None,
         ),
     )

@@ -10,8 +10,9 @@ from strata.cli.arguments import milliseconds, origins, positive, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, source
 from strata.cli.published import add_published
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
-from strata.config.engine import BLOCK_SIZES
+from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS
 from strata.errors import OptionError
+from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
 from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
 
 DEFAULT_STALL_SECONDS = 300.0
@@ -68,9 +69,9 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
     batch.add_argument(
         "--max-num-batched-tokens",
         type=whole(1),
-        default=DEFAULTS.scheduler.max_num_batched_tokens,
         metavar="TOKENS",
-        help=f"tokens of one step, prompts in chunks (default: {DEFAULTS.scheduler.max_num_batched_tokens})",
+        help=f"tokens of one step, prompts in chunks (default: {CPU_STEP_TOKENS} on a CPU, {CARD_TOKENS} on a GPU "
+        f"with {CARD_GIB} GiB, {LARGE_CARD_TOKENS} on one with {LARGE_CARD_GIB} GiB)",
     )
     batch.add_argument(
         "--decode-latency-ms",

@@ -8,6 +8,7 @@ from typing import Literal
 DTYPES = ("bf16", "int8", "int4")  # what matrices may be rounded to; others are kept where a checkpoint has them
 DEVICES = ("auto", "cpu", "cuda")
 BLOCK_SIZES = (16, 32)
+CPU_STEP_TOKENS = 512  # where nothing else is asked for
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
 
@@ -37,11 +38,17 @@ class SchedulerConfig:
 
     max_model_len: int | None = None  # prompt + output tokens of one request; None: what the checkpoint declares
     max_num_seqs: int = 16  # sequences decoded together
-    max_num_batched_tokens: int = 512  # tokens of one step: decode first, the rest for prefill chunks
+    # Tokens of one step: decode first, the rest for prefill chunks. None: as many as suit the device.
+    max_num_batched_tokens: int | None = None
     max_waiting: int = 256  # requests that may queue; more are answered 429
     # What a step with decoding sequences may take; prompts' chunks shrink to it. 100 ms a token is faster than people
-    # read. None: chunks are as large as max_num_batched_tokens allows.
+    # read. None: chunks are as large as step_tokens allows.
     decode_latency_seconds: float | None = 0.1
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one step; on a card see ``plan.step``, too."""
+        return self.max_num_batched_tokens or max(CPU_STEP_TOKENS, self.max_num_seqs)
 
     @property
     def capacity(self) -> int:

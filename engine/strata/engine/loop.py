@@ -69,7 +69,7 @@ class EngineLoop:
         self._compiling: dict[str, tuple[GenerationRequest, float, Future[LLMatcher]]] = {}
         self._ahead: _Step | None = None  # runs already; the one before it has been taken in
         self._scheduler = Scheduler(
-            config.scheduler,
+            replace(config.scheduler, max_num_batched_tokens=runner.step_tokens),
             num_blocks=runner.num_blocks,
             block_size=runner.block_size,
             max_model_len=runner.max_model_len,

@@ -50,7 +50,7 @@ def find_ways(config: EngineConfig, fits: Fits, *, max_model_len: int) -> list[W
     ways = [
         _shrink(config, fits, "num_kv_tokens", one_sequence, asked),
         _shrink(config, fits, "max_model_len", 1, max_model_len),
-        _shrink(config, fits, "max_num_batched_tokens", scheduler.max_num_seqs, scheduler.max_num_batched_tokens),
+        _shrink(config, fits, "max_num_batched_tokens", scheduler.max_num_seqs, scheduler.step_tokens),
         _shrink(config, fits, "max_num_seqs", 1, scheduler.max_num_seqs),
         _first(config, fits, smaller),
         _first(config, fits, _shares(config.device.gpu_memory_utilization)),

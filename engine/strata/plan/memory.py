@@ -10,6 +10,7 @@ from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
 from strata.plan.parts import weight_parts
+from strata.plan.step import with_step_tokens
 from strata.plan.units import format_bytes
 
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
@@ -59,6 +60,7 @@ class MemoryPlan:
     num_blocks: int
     block_size: int
     max_model_len: int
+    step_tokens: int
 
     @property
     def kv_bytes(self) -> int:
@@ -118,7 +120,7 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     """Bytes that one step takes beside weights and KV cache, at most: activations, logits and what sampling makes of
     them, the dequantised part of one matrix, the KV pages of one layer gathered for attention; on a card CUDA graphs,
     and the block of KV cache that fills up their batches."""
-    tokens, seqs = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
+    tokens, seqs = config.scheduler.step_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
     activations = tokens * (4 * model.hidden_size + _feed_forward_elements(model) + 2 * heads * model.head_dim)
@@ -149,7 +151,7 @@ def _feed_forward_elements(model: ModelConfig) -> int:
 def _attention_elements(model: ModelConfig, config: EngineConfig, length: int) -> int:
     """Masks of chunks or of decoding sequences, one for each window; keys and values that one call gathers, in whole
     blocks. Beside sinks both are copied once more (``kernels.attention.sdpa``)."""
-    tokens, block_size = config.scheduler.max_num_batched_tokens, config.cache.block_size
+    tokens, block_size = config.scheduler.step_tokens, config.cache.block_size
     seen = [length if window is None else min(length, window + tokens + block_size) for window in set(model.windows)]
     gathered = gathered_positions(length, config.scheduler.max_num_seqs, block_size)
     pages = 2 * gathered * model.num_kv_heads * model.head_dim
@@ -187,6 +189,7 @@ def advise(
     model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> list[Way]:
     """Changes that make it fit, for arguments with which ``plan_memory`` says that it does not."""
+    config = with_step_tokens(config, memory.device, memory.total_bytes)
 
     def size(changed: EngineConfig) -> MemoryPlan:
         weights = weight_bytes
@@ -203,6 +206,7 @@ def size_memory(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
     """What ``plan_memory`` judges: the plan, whether it fits or not."""
+    config = with_step_tokens(config, memory.device, memory.total_bytes)
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes, memory.device)
@@ -215,7 +219,16 @@ def size_memory(
         most = needed * config.scheduler.max_num_seqs
         num_blocks = max(needed, min(left // (block_size * kv_token_bytes(model, element_bytes)), most))
     return MemoryPlan(
-        model, memory.device, capacity, weight_bytes, workspace, element_bytes, num_blocks, block_size, length
+        model,
+        memory.device,
+        capacity,
+        weight_bytes,
+        workspace,
+        element_bytes,
+        num_blocks,
+        block_size,
+        length,
+        config.scheduler.step_tokens,
     )
 
 

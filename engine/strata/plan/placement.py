@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.memory import DeviceMemory, kv_token_bytes, resolve_max_model_len, workspace_bytes
+from strata.plan.step import with_step_tokens
 from strata.plan.units import format_bytes
 
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
@@ -84,6 +85,7 @@ def plan_experts(
     ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
     weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
     """
+    config = with_step_tokens(config, memory.device, memory.total_bytes)
     left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
     left -= workspace_bytes(model, config, element_bytes, memory.device)
     token = kv_token_bytes(model, element_bytes)

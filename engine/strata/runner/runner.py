@@ -108,7 +108,7 @@ class Runner:
         runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs)
         if device.type == "cuda":
             with out_of_memory(device):
-                runner.warm_up(config.scheduler.max_num_batched_tokens, phase("warm up", progress))
+                runner.warm_up(runner.step_tokens, phase("warm up", progress))
         return runner
 
     @property
@@ -122,6 +122,10 @@ class Runner:
     @property
     def max_model_len(self) -> int:
         return self.plan.max_model_len
+
+    @property
+    def step_tokens(self) -> int:
+        return self.plan.step_tokens
 
     @property
     def runs_ahead(self) -> bool:

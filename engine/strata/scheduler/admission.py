@@ -54,10 +54,10 @@ def check_config(config: SchedulerConfig) -> None:
     """Raise OptionError for limits under which nothing could run."""
     if config.max_num_seqs < 1:
         raise OptionError(f"max_num_seqs is {config.max_num_seqs}; at least 1 is needed")
-    if config.max_num_batched_tokens < config.max_num_seqs:
+    if config.step_tokens < config.max_num_seqs:
         # Else decoding alone could fill every step, and a prompt would never be prefilled.
         raise OptionError(
-            f"max_num_batched_tokens is {config.max_num_batched_tokens} and max_num_seqs {config.max_num_seqs}: "
+            f"max_num_batched_tokens is {config.step_tokens} and max_num_seqs {config.max_num_seqs}: "
             "a step must have room for one token of every sequence; raise the first or lower the second"
         )
     if config.max_waiting < 0:

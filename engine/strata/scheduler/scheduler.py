@@ -64,7 +64,7 @@ class Scheduler:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
         self._cache = SequenceCache(num_blocks, block_size, share_prefixes=prefix_cache)
-        self._chunk = ChunkController(config.decode_latency_seconds, config.max_num_batched_tokens)
+        self._chunk = ChunkController(config.decode_latency_seconds, config.step_tokens)
         self._sequences: dict[str, Sequence] = {}  # every request that has not ended
         self._waiting: list[Sequence] = []  # in their order, as are those that run
         self._running: list[Sequence] = []
@@ -115,7 +115,7 @@ class Scheduler:
         """The next step, None when no request is left: one token of each decoding sequence, then prefill chunks."""
         self._step_began = self._clock()
         num_decoding = sum(sequence.num_pending == 1 for sequence in self._running)
-        budget = self._config.max_num_batched_tokens - num_decoding
+        budget = self._config.step_tokens - num_decoding
         if num_decoding:
             budget = min(budget, self._chunk.limit)
         decoding: list[ScheduledSequence] = []
@@ -150,7 +150,7 @@ class Scheduler:
         if not staying or len(found) < len(self._running):
             return None
         if self._waiting:
-            lack = self._lack_of(self._waiting[0], self._config.max_num_batched_tokens - len(staying))
+            lack = self._lack_of(self._waiting[0], self._config.step_tokens - len(staying))
             if lack is None or len(staying) < len(found):
                 return None
             self._waiting_for = lack
