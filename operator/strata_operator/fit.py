@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import Any, Literal, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
@@ -13,7 +14,7 @@ from strata.plan.cards import find_card, pcie_gbps
 from strata.plan.estimate import KV_BYTES, Estimate, estimate
 from strata.plan.fit import HOST_SHARE, Machine
 from strata.plan.known import Shape, known
-from strata.plan.memory import plan_memory, size_memory
+from strata.plan.memory import DeviceMemory, plan_memory, size_memory
 from strata.plan.parts import weight_parts
 from strata.plan.speed import Rates
 from strata.plan.units import format_bytes
@@ -22,7 +23,7 @@ from strata_operator.api.engine import NOT_SERVED
 from strata_operator.api.hardware import WORKING_SET_BYTES
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import Gpu, StrataNode
-from strata_operator.inventory import Candidate, candidates, describe
+from strata_operator.inventory import GIB, Candidate, candidates, describe
 from strata_operator.placement import needs
 
 # While the engine refuses the flags of experts in host memory, all of them must fit where the model runs.
@@ -89,6 +90,22 @@ def judge(
         return _on_cards(model, shape, matching, serves_host_experts)
     except StrataError as error:  # max_model_len beyond the checkpoint's positions
         return Verdict(False, "InvalidSettings", str(error))
+
+
+def least_vram_gib(model: StrataModel, *, serves_host_experts: bool = SERVES_HOST_EXPERTS) -> int | None:
+    """GiB of VRAM, as cards are called, below which the model cannot fit; None where that is not known.
+
+    It follows from spec and shape alone, so that it can be asked of a node's labels.
+    """
+    shape = shape_of(model)
+    if model.hardware.accelerator != "nvidia" or shape is None:
+        return None
+    config = _config(model)
+    try:
+        needed = _least_bytes(shape, config, with_experts=not serves_host_experts)
+    except StrataError:
+        return None
+    return max(1, ceil(needed / config.device.gpu_memory_utilization / GIB - 0.5))
 
 
 def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
@@ -220,14 +237,22 @@ def _estimate(shape: Shape, config: EngineConfig, machine: Machine) -> Estimate:
 
 
 @lru_cache(maxsize=1024)
+def _least_bytes(shape: Shape, config: EngineConfig, *, with_experts: bool) -> int:
+    """Of a card, for one sequence."""
+    parts = weight_parts(shape.config, config.dtype, shape.expert_format)
+    weights = int(parts.total if with_experts else parts.shared)
+    plan = size_memory(shape.config, config, DeviceMemory("cuda", 0, 0), weights, KV_BYTES)
+    return plan.weight_bytes + plan.workspace_bytes + plan.kv_bytes
+
+
+@lru_cache(maxsize=1024)
 def _whole(shape: Shape, config: EngineConfig, machine: Machine) -> tuple[int, str]:
     """Bytes that the device needs for the whole model and one sequence, and the planner's words on what would fit."""
     weights = int(weight_parts(shape.config, config.dtype, shape.expert_format).total)
-    needed = size_memory(shape.config, config, machine.memory, weights, KV_BYTES)
     try:
         plan_memory(shape.config, config, memory=machine.memory, weight_bytes=weights, element_bytes=KV_BYTES)
     except StrataError as error:
-        return needed.weight_bytes + needed.workspace_bytes + needed.kv_bytes, _what_fits(str(error))
+        return _least_bytes(shape, config, with_experts=True), _what_fits(str(error))
     raise AssertionError("what the planner placed beside the card fits into it")
 
 

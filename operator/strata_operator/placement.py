@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from strata_operator.api.hardware import Hardware
@@ -21,6 +22,12 @@ PRODUCTS = {
 }
 
 Expression = dict[str, Any]
+
+
+def at_least(hardware: Hardware, vram_gib: int | None) -> Hardware:
+    """The hardware with a card of no less than so many GiB."""
+    least = max(hardware.min_vram_gib or 0, vram_gib or 0)
+    return replace(hardware, min_vram_gib=least or None)
 
 
 def products(hardware: Hardware) -> list[str]:

@@ -31,7 +31,8 @@ from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
-from strata_operator.fit import judge, shape_of
+from strata_operator.fit import judge, least_vram_gib, shape_of
+from strata_operator.placement import at_least
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import JOB, children, preflight
 from strata_operator.rollout import stuck
@@ -157,6 +158,8 @@ class Reconciler:
 
     def _render(self, model: StrataModel, starts_first: bool) -> Children:
         monitors = self._has_monitors()
+        # The scheduler knows nothing of the fit: a card that is too small must not be one that matches.
+        model = replace(model, hardware=at_least(model.hardware, least_vram_gib(model)))
         return children(model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:

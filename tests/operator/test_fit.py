@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from strata_operator.api.node import StrataNode
-from strata_operator.fit import Verdict, judge, shape_of
-from tests.operator.samples import NVIDIA, gpu, model, node_object
+from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
+from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object
 
 QWEN: dict[str, Any] = {
     "model": {"source": "hf://Qwen/Qwen3-30B-A3B"},
@@ -170,6 +170,28 @@ def test_experts_beyond_the_card_need_a_pinned_budget_once_they_are_served() -> 
     short = verdict(small, serves_host_experts=True, hardware={**hardware, "hostMemory": {"pinned": "8Gi"}})
     assert (short.fits, short.reason) == (False, "NotEnoughMemory")
     assert "GiB of host memory for experts; the best matching node, gpu-1, has 8.0 GiB" in short.message
+
+
+@pytest.mark.parametrize("max_model_len", [4096, 8192, 16384])
+@pytest.mark.parametrize("share", ["0.80", "0.95"])
+def test_the_least_card_is_the_least_that_fits(max_model_len: int, share: str) -> None:
+    """What is asked of labels agrees with what is judged of an inventory."""
+    engine = {"maxModelLen": max_model_len, "maxNumSeqs": 1, "gpuMemoryUtilization": share}
+    least = least_vram_gib(model(**{**QWEN, "engine": engine}))
+    assert least is not None
+
+    def fits(vram_gib: float) -> bool | None:
+        whole = gpu(vramBytes=int(vram_gib * (1 << 30)), usableVramBytes=int(vram_gib * (1 << 30)))
+        return verdict(node_object(gpus=[whole]), engine=engine).fits
+
+    assert fits(least + 0.5) is True  # the largest card that is called so
+    assert fits(least - 0.51) is False
+
+
+def test_the_least_card_is_not_known_of_what_is_not() -> None:
+    assert least_vram_gib(model(hardware=NVIDIA, model={"source": "hf://org/unheard-of"})) is None
+    assert least_vram_gib(model(hardware=CPU)) is None
+    assert least_vram_gib(model(**{**QWEN, "engine": {"maxModelLen": 10**7}})) is None
 
 
 def test_a_message_does_not_depend_on_the_order_of_nodes() -> None:

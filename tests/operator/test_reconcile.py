@@ -133,6 +133,17 @@ def test_what_fits_nowhere_starts_no_pod_until_a_node_changes() -> None:
     assert world.run() == Result("unchanged")
 
 
+def test_a_card_that_is_too_small_matches_no_pod() -> None:
+    world = World(**QWEN)
+    world.run()
+    affinity = world.client.objects["Deployment", *KEY]["spec"]["template"]["spec"]["affinity"]
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    asked = [one for term in required for one in term["matchExpressions"] if one["operator"] == "Gt"]
+    least = {one["key"]: int(one["values"][0]) for one in asked}
+    assert 16 < least["strata.ai/vram-gib"] < 24
+    assert 16 * 1024 < least["nvidia.com/gpu.memory"] < 24564
+
+
 def test_what_runs_goes_on_when_a_new_spec_fits_nowhere() -> None:
     world = World(**QWEN)
     world.nodes.put("StrataNode", node_object("large"))

@@ -217,6 +217,43 @@ def test_a_repaired_spec_wins_over_a_failing_one(models: Models, operator: Opera
     assert models.condition("fixed", "Degraded")["status"] == "False"
 
 
+def test_a_new_spec_that_fails_is_rolled_back(models: Models, operator: OperatorProcess) -> None:
+    models.apply("steady")
+    models.wait_for("steady", "Ready", "True")
+    models.apply("steady", source="builtin://absent")
+    told = models.wait_for("steady", "Degraded", "True", "RolledBack", seconds=240)
+    assert "there is no built-in model 'absent'" in told["message"]
+    models.wait_for("steady", "Progressing", "False", "RolledBack")
+    assert container(models, "steady")["args"][1] == "builtin://smollm2-135m"
+    assert models.get("sm", "steady")["status"]["readyReplicas"] == 1
+    models.apply("steady", engine={"maxModelLen": 1024})
+    models.wait_for("steady", "Ready", "True")
+    assert models.condition("steady", "Degraded")["status"] == "False"
+
+
+def test_a_suspended_model_stops_and_comes_back(models: Models, operator: OperatorProcess) -> None:
+    models.apply("paused", replicas=1, suspend=True)
+    models.wait_for("paused", "Ready", "False", "Suspended")
+    models.kubectl("patch", "sm", "paused", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    models.wait_for("paused", "Ready", "True")
+
+
+def test_a_pod_template_is_merged_and_what_is_wrong_in_it_is_told(models: Models, operator: OperatorProcess) -> None:
+    template = {"metadata": {"labels": {"team": "a"}}, "spec": {"dnsPolicy": "Default"}}
+    models.apply("merged", podTemplate=template, env=[{"name": "TZ", "value": "UTC"}])
+    models.wait_for("merged", "Ready", "True")
+    pods = json.loads(models.kubectl("get", "pods", "-l", "team=a", "-o", "json"))["items"]
+    assert [pod["spec"]["dnsPolicy"] for pod in pods] == ["Default"]
+    models.apply("merged", podTemplate={"spec": {"hostNetworkk": True}})
+    assert "hostNetworkk" in models.wait_for("merged", "Degraded", "True", "ApplyRefused")["message"]
+
+
+def test_what_does_not_act_yet_is_answered(models: Models, operator: OperatorProcess) -> None:
+    models.apply("ahead", engine={"pipelineDepth": 8})
+    assert "Set 1" in models.wait_for("ahead", "Accepted", "False", "NotServed")["message"]
+    assert models.get("deployment", "ahead") is None
+
+
 def test_names_that_shorten_to_the_same_stay_apart(models: Models, operator: OperatorProcess) -> None:
     long = "a-name-that-is-longer-than-any-service-may-be-called-" + "x" * 60
     names = ["a.b", "a-b", long, long + "y"]

@@ -1,0 +1,53 @@
+"""Pretend GPU nodes as a node agent tells of them; the test is the agent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.cluster import Cluster
+from tests.operator.samples import gpu, node_object
+
+PRODUCT = "NVIDIA-GeForce-RTX-4090"
+
+
+class GpuNodes:
+    """Nodes of kwok, each with one card, and their StrataNodes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.names: list[str] = []
+
+    def add(self, *, vram_gib: int = 24, memory_gib: int = 64) -> str:
+        """A node more; its name."""
+        (name,) = self.cluster.add_gpu_nodes(1, product=PRODUCT, vram_mib=vram_gib * 1024 - 12)
+        self.names.append(name)
+        card = gpu(PRODUCT, vram_gib=vram_gib, uuid=f"GPU-{name}")
+        node = {**node_object(name, gpus=[card], memory_gib=memory_gib), "metadata": {"name": name}}
+        status = node.pop("status")
+        del status["calibration"]
+        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(node))
+        self._patch_status(name, status)
+        return name
+
+    def act(self, name: str) -> None:
+        """What the agent says once it has applied all that is wanted of the node."""
+        said = {"type": "Tuned", "status": "True", "reason": "InForce", "message": "all that models want is in force"}
+        generation = self.get(name)["metadata"]["generation"]
+        condition = {**said, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": generation}
+        self._patch_status(name, {"observedGeneration": generation, "conditions": [condition]})
+
+    def wishes(self, name: str) -> list[dict[str, Any]]:
+        return list((self.get(name)["spec"].get("tuning") or {}).get("models") or [])
+
+    def get(self, name: str) -> dict[str, Any]:
+        return dict(self.cluster.get_json("stratanode", name))
+
+    def remove(self) -> None:
+        for name in self.names:
+            self.cluster.kubectl("delete", "stratanode", name, "--ignore-not-found")
+        self.cluster.remove_gpu_nodes()
+
+    def _patch_status(self, name: str, status: dict[str, Any]) -> None:
+        patch = json.dumps({"status": status})
+        self.cluster.kubectl("patch", "stratanode", name, "--subresource=status", "--type=merge", "-p", patch)
