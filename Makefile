@@ -9,6 +9,8 @@ CLUSTER := $(PYTHON) -m tests.cluster
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
+# Two tests at a time: many wait for a process or a server. Those on a cluster share one, and its machine.
+UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist worksteal
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
   bench-decode bench-perplexity soak clean clean-cache packages clients
@@ -23,7 +25,7 @@ demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
 test: packages venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
-	@$(BIN)/pytest
+	@$(UNIT); code=$$?; $(BIN)/pytest -m cluster && exit $$code
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -32,7 +34,7 @@ lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 unit: venv ## the unit tests alone: no cluster, no root
-	@$(BIN)/pytest -m "not cluster"
+	@$(UNIT)
 
 cluster-test: packages venv parts images ## the tests on a real cluster alone
 	@$(BIN)/pytest -m cluster

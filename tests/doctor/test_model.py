@@ -101,9 +101,9 @@ def test_a_tokenizer_of_another_model(checkpoint: Path, tmp_path: Path) -> None:
     assert str(size) in finding.message
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_too_little_memory_says_what_fits(device: str) -> None:
-    finding = found("builtin://smollm2-135m", DeviceMemory(device, GIB // 2, GIB // 2))["fit"]
+@pytest.mark.parametrize(("device", "mib"), [("cpu", 512), ("cuda", 672)])  # steps captured on a card take some
+def test_too_little_memory_says_what_fits(device: str, mib: int) -> None:
+    finding = found("builtin://smollm2-135m", DeviceMemory(device, mib << 20, mib << 20))["fit"]
     assert finding.level is Level.WARN
     assert f"int4: {device} has not the memory" in finding.message
     assert "What fits: max_model_len " in finding.message
