@@ -25,21 +25,22 @@ from tests.server.conftest import Live
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_all_measurements_print_their_figures(strata: Strata, tmp_path: Path) -> None:
+def test_all_measurements_print_their_figures(
+    strata: Strata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = str(write_checkpoint(tmp_path / "model"))
     tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.save(f"{model}/tokenizer.json")
     options = [model, "--dtype", "bf16", "--device", "cpu", "--threads", "1"]
-    result = strata("bench", "decode", *options, "--prompt-tokens", "8", "--output-tokens", "4", "--json")
-    assert result.returncode == 0, result.stderr
-    figures = json.loads(result.stdout)
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["bench", "decode", *options, "--prompt-tokens", "8", "--output-tokens", "4", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
     assert (figures["model"], figures["prompt_tokens"], figures["output_tokens"]) == (model, 8, 4)
     assert figures["tokens_per_second"] > 0
 
-    result = strata("bench", "prefill", *options, "--prompt-tokens", "9", "--max-num-batched-tokens", "4")
-    assert result.returncode == 0, result.stderr
-    assert "prompt           9 tokens in chunks of 4" in result.stdout
+    assert main(["bench", "prefill", *options, "--prompt-tokens", "9", "--max-num-batched-tokens", "4"]) == 0
+    assert "prompt           9 tokens in chunks of 4" in capsys.readouterr().out
 
     (tmp_path / "text").write_text("w5 " * 60)
     result = strata("bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16")
@@ -48,13 +49,15 @@ def test_all_measurements_print_their_figures(strata: Strata, tmp_path: Path) ->
     assert "predict: 100 % of 59 tokens" in result.stderr
 
 
-def test_a_shape_is_written_and_measured(strata: Strata, tmp_path: Path) -> None:
+def test_a_shape_is_written_and_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     shape = str(tmp_path / "config.json")
-    result = strata("bench", "shape", shape, "--dtype", "int8", "--layers", "1", "--out", str(tmp_path / "store"))
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == f"{tmp_path}/store is ready: strata bench decode {tmp_path}/store\n"
-    assert "write: 100 % of" in result.stderr
+    assert main(["bench", "shape", shape, "--dtype", "int8", "--layers", "1", "--out", str(tmp_path / "store")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/store is ready: strata bench decode {tmp_path}/store\n"
+    assert "write: 100 % of" in caplog.text
     assert main(["bench", "shape", shape, "--out", str(tmp_path / "other"), "--router-skew", "9"]) == 2
     options = ["--device", "cpu", "--threads", "1", "--prompt-tokens", "8", "--output-tokens", "4"]
     assert main(["bench", "decode", str(tmp_path / "store"), *options]) == 0
