@@ -9,8 +9,8 @@ CLUSTER := $(PYTHON) -m tests.cluster
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
-# Two tests at a time: many wait for a process or a server. Those on a cluster share one, and its machine.
-UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist worksteal
+# Two files at a time, since many tests wait for a process or a server. Those on a cluster share one, and its machine.
+UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
   bench-decode bench-perplexity soak clean clean-cache packages clients
