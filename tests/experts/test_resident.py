@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
+from strata.experts import tier as tier_module
 from strata.experts.resident import Resident
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import ExpertsFn, Kernels
@@ -41,13 +44,16 @@ def made_store(directory: Path, dtype: str, name: str = "a dense layer between")
     return Store.open(convert(str(source), directory / "store", dtype))
 
 
-def logits(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+def load(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.setattr(runner_module, "kernels_for", lambda device, dtype: kernels)
     config = EngineConfig(
         model="tiny", device=DeviceConfig(device="cpu", num_threads=1), cache=CacheConfig(num_kv_tokens=128)
     )
-    runner = Runner.load(store, config, compute_dtype=torch.float32)
-    return tiny.run_chunks(runner, TOKEN_IDS, 17, list(range(8)))
+    return Runner.load(store, config, compute_dtype=torch.float32)
+
+
+def logits(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    return tiny.run_chunks(load(store, kernels, monkeypatch), TOKEN_IDS, 17, list(range(8)))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -58,6 +64,24 @@ def test_experts_in_blobs_are_those_of_their_tensors(
     store = made_store(tmp_path, dtype, name)
     expected = logits(store, Kernels(REFERENCE, torch.float32), monkeypatch)
     assert torch.equal(logits(store, BlobKernels(), monkeypatch), expected)
+
+
+def test_a_loaded_model_keeps_its_experts_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels know addresses alone."""
+    kept: list[weakref.ref[Resident]] = []
+
+    class Counted(Resident):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            kept.append(weakref.ref(self))
+
+    monkeypatch.setattr(tier_module, "Resident", Counted)
+    runner = load(made_store(tmp_path, "int4"), BlobKernels(), monkeypatch)
+    gc.collect()
+    assert [tier() is None for tier in kept] == [False]
+    del runner
+    gc.collect()
+    assert [tier() is None for tier in kept] == [True]
 
 
 class Watched(BlobKernels):

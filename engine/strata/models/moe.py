@@ -24,7 +24,8 @@ class RoutedExperts:
     ) -> None:
         router = weights.matrix(f"{name}.gate")
         self.route = weights.kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
-        self.experts = weights.tier.layer(layer, activation)
+        self.tier = weights.tier  # owns the memory that ``experts`` reads by address
+        self.experts = self.tier.layer(layer, activation)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] -> the same"""
