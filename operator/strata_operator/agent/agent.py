@@ -16,7 +16,7 @@ from strata_operator.agent import hugepages, report
 from strata_operator.agent.errors import HardwareError
 from strata_operator.agent.governor import Governor, degrees_too_hot
 from strata_operator.agent.hardware import Gpus, Host
-from strata_operator.agent.health import Health, step
+from strata_operator.agent.health import LOADED_PERCENT, Health, step
 from strata_operator.agent.hugepages import Reserver
 from strata_operator.agent.mirror import Mirror
 from strata_operator.agent.observe import Observation, observe
@@ -27,7 +27,15 @@ from strata_operator.api import conditions, wire
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.errors import ApiError, InvalidSpecError
 from strata_operator.api.event import Event
-from strata_operator.api.node import FORGET_FAULTS_ANNOTATION, PAGE_BYTES, NodeSpec, NodeStatus, Originals, StrataNode
+from strata_operator.api.node import (
+    FORGET_FAULTS_ANNOTATION,
+    PAGE_BYTES,
+    Calibration,
+    NodeSpec,
+    NodeStatus,
+    Originals,
+    StrataNode,
+)
 from strata_operator.api.quantity import parse_bytes
 
 log = logging.getLogger(__name__)
@@ -68,6 +76,7 @@ class Agent:
         self._status: NodeStatus | None = None  # None until the StrataNode was seen, or is known not to be there
         self._conditions: tuple[Mapping[str, Any], ...] = ()
         self._outbox: list[Event] = []
+        self._cannot_measure = False
         self.snapshot = Snapshot()
 
     @property
@@ -98,7 +107,7 @@ class Agent:
             # Without the StrataNode nobody knows what is wanted, or could write down what was.
             self.snapshot = Snapshot(Turn(0, None, seen, self._health), dict(self._governors))
             return
-        self._status = status
+        self._status = self._calibrated(status, seen)
         turn = self._tune(obj, seen)
         is_connected = self._tell(obj, turn)
         self.snapshot = Snapshot(turn, dict(self._governors), is_connected)
@@ -122,6 +131,18 @@ class Agent:
         self._health = replace(self._health, faults=(), trouble=None)
         if self._status is not None:
             self._status = replace(self._status, faults=(), gpus=())
+
+    def _calibrated(self, status: NodeStatus, seen: Observation) -> NodeStatus:
+        """Measured once for a node, while no card works: a model would be slower for that second."""
+        is_busy = any((reading.utilization_percent or 0) >= LOADED_PERCENT for reading in seen.readings.values())
+        if status.calibration is not None or is_busy or not seen.cards or self._cannot_measure:
+            return status
+        try:
+            return replace(status, calibration=Calibration(dram_megabytes_per_second=self._host.dram_bandwidth()))
+        except HardwareError as error:
+            log.warning("%s", error)
+            self._cannot_measure = True  # until the next process
+            return status
 
     # -- change -------------------------------------------------------------------------------------------------------
 
@@ -164,10 +185,11 @@ class Agent:
         )
 
     def _own_limits(self, seen: Observation) -> dict[str, int]:
-        """The cards' power limits without us, in milliwatts."""
+        """The cards' power limits without us, in milliwatts; of a card that cannot be read, the last that was seen."""
+        last = {gpu.uuid: 1000 * gpu.power.limit_watts for gpu in (self._status or NodeStatus()).gpus if gpu.power}
         held = {one.uuid: one.power_limit_milliwatts for one in self.originals.gpus}
         found = {uuid: held.get(uuid) or reading.power_limit for uuid, reading in seen.readings.items()}
-        return {uuid: limit for uuid, limit in found.items() if limit is not None}
+        return last | {uuid: limit for uuid, limit in found.items() if limit is not None}
 
     def _govern(self, seen: Observation, wishes: Mapping[str, CardWish], limits: Mapping[str, int]) -> dict[str, int]:
         """The temperature governors, one step on; what they allow."""

@@ -144,6 +144,8 @@ class FakeDriver(FakeNvml):
     ) -> None:
         super().__init__(cards, **options)
         self.cards: list[SimulatedCard] = list(cards)  # type: ignore[assignment]
+        self.num_event_sets = 0
+        self.errors: dict[str, int] = {}  # NVML's code for each function that is to fail, by its name
         self.sets: list[tuple[str, str, Any]] = []  # function, UUID and value of all that was set
         self._clock = clock
         self._at = clock() if clock else 0.0
@@ -247,6 +249,7 @@ class FakeDriver(FakeNvml):
         )
 
     def nvmlEventSetCreate(self) -> object:
+        self.num_event_sets += 1
         return object()
 
     def nvmlDeviceRegisterEvents(self, handle: SimulatedCard, types: int, events: object) -> None:
@@ -263,11 +266,12 @@ class FakeDriver(FakeNvml):
         found = super().__getattribute__(name)
         if not name.startswith("nvml") or not callable(found):
             return found
-        broken = super().__getattribute__("_init_error")
+        broken, errors = super().__getattribute__("_init_error"), super().__getattribute__("errors")
 
         def call(*arguments: Any) -> Any:
-            if broken is not None:
-                raise FakeNvmlError(broken)
+            code = broken if broken is not None else errors.get(name)
+            if code is not None:
+                raise FakeNvmlError(code)
             card = arguments[0] if arguments and isinstance(arguments[0], SimulatedCard) else None
             if card is not None:
                 if name in card.hangs:

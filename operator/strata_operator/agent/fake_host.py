@@ -30,6 +30,7 @@ class FakeSysfs(Sysfs):
         self.memory = {(node, size): Memory() for node in range(nodes) for size in PAGE_BYTES}
         self.promised = dict.fromkeys(PAGE_BYTES, 0)
         self.num_compactions = 0
+        self.num_measurements = 0
         self._put("proc/meminfo", f"MemTotal: {nodes * 64 << 20} kB\nMemAvailable: {nodes * 60 << 20} kB\n")
         flags = "fpu avx2 fma f16c avx512f avx512bw avx512_vnni"
         self._put("proc/cpuinfo", f"processor: 0\nmodel name: Pretend CPU\nflags: {flags}\n\nprocessor: 1\n")
@@ -67,6 +68,10 @@ class FakeSysfs(Sysfs):
         for size, promised in self.promised.items():
             name = f"hugepages-{PAGE_BYTES[size] // 1024}kB"
             self._put(f"sys/kernel/mm/hugepages/{name}/resv_hugepages", f"{promised}\n")
+
+    def dram_bandwidth(self) -> int:
+        self.num_measurements += 1
+        return 60_000
 
     def reserve_hugepages(self, node: int, size: str, pages: int) -> int:
         """As the kernel: as many as can be made or freed, without a word where it is less."""

@@ -63,10 +63,11 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Cards that answer, and what is wrong with those that the driver counts and that do not."""
+    """Cards that answer, and the words of those that the driver counts and that do not: lost ones, and others."""
 
     cards: tuple[Card, ...]
-    unreachable: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,10 @@ class Host(Protocol):
         ...
 
     def facts(self) -> HostFacts: ...
+    def dram_bandwidth(self) -> int:
+        """10^6 bytes a second that all CPUs together read; measured, which takes about a second of all of them."""
+        ...
+
     def numa_node_of(self, bus_id: str) -> int | None: ...
     def hugepages(self) -> tuple[NodePages, ...]: ...
     def promised_hugepages(self, size: str) -> int:

@@ -79,13 +79,19 @@ class NvmlGpus:
     def find(self) -> Found:
         with self._opened("the number of cards") as library:
             number = int(library.nvmlDeviceGetCount())
-        cards, unreachable = [], []
+        cards: list[Card] = []
+        lost: list[str] = []
+        failing: list[str] = []
         for index in range(number):
             try:
                 cards.append(self._card(index))
-            except (GpuLostError, HungError) as error:
-                unreachable.append(str(error))
-        return Found(tuple(cards), tuple(unreachable))
+            except GpuLostError as error:
+                lost.append(str(error))
+            except (DriverMissingError, DriverMismatchError):
+                raise
+            except HardwareError as error:
+                failing.append(str(error))
+        return Found(tuple(cards), tuple(lost), tuple(failing))
 
     def _card(self, index: int) -> Card:
         with self._opened(f"card {index}") as library:
@@ -151,6 +157,8 @@ class NvmlGpus:
                 except library.NVMLError as error:
                     if error.value == library.NVML_ERROR_TIMEOUT:
                         return tuple(taken)
+                    self._events = None  # a set that holds a lost card answers nothing else any more
+                    self._registered.clear()
                     raise
                 if event.eventType & _XID_EVENTS:
                     taken.append(Xid(self._uuid(event.device), int(event.eventData)))

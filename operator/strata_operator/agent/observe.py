@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from strata_operator.agent.errors import (
 from strata_operator.agent.hardware import Card, Gpus, Host, NodePages, Reading, Xid
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.node import Host as HostFacts
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,22 @@ def observe(gpus: Gpus, host: Host, known: Collection[str]) -> Observation:
     seen = _host(host)
     try:
         version, found = gpus.driver_version(), gpus.find()
-        xids = gpus.take_xids()
     except HardwareError as error:
         return Observation(driver=_of_driver(error), **seen)
-    readings, failures = {}, {}
-    lost = {uuid: "the driver does not list it any more" for uuid in known if uuid not in {c.uuid for c in found.cards}}
-    if found.unreachable:
-        lost = {uuid: "; ".join(found.unreachable) for uuid in lost} or {"unknown": "; ".join(found.unreachable)}
+    try:
+        xids = gpus.take_xids()
+    except HardwareError as error:  # as where a card is lost, which is told below
+        log.debug("faults are not told: %s", error)
+        xids = ()
+    readings: dict[str, Reading] = {}
+    failures = {f"number {number}": Trouble("GpuFails", words) for number, words in enumerate(found.failing)}
+    away = sorted(set(known) - {card.uuid for card in found.cards})
+    if found.lost:
+        words = "; ".join(found.lost)
+        lost = dict.fromkeys(away or ["unknown"], words)
+    else:
+        # Of a card that fails the driver does not tell the UUID: it may be the one that is missed.
+        lost = {} if found.failing else dict.fromkeys(away, "the driver does not list it any more")
     for card in found.cards:
         try:
             readings[card.uuid] = gpus.read(card.uuid)

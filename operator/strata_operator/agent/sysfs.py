@@ -8,6 +8,7 @@ from pathlib import Path
 
 from strata.plan.hardware import total_memory
 from strata.plan.host import cpu_flags, cpu_name, memlock_limit, numa_node_of_pci, numa_nodes, parse_cpus
+from strata_operator.agent.bandwidth import read_bandwidth
 from strata_operator.agent.errors import HardwareError, NoPermissionError, UnsupportedError
 from strata_operator.agent.hardware import NodePages
 from strata_operator.api.node import PAGE_BYTES, NumaNode, Pages
@@ -54,6 +55,12 @@ class Sysfs:
             cgroup_version=self._cgroup_version(),
             pods_memory_bytes=self._pods_memory(),
         )
+
+    def dram_bandwidth(self) -> int:
+        try:
+            return read_bandwidth()
+        except OSError as error:
+            raise HardwareError(f"the memory's bandwidth cannot be measured: {error}") from error
 
     def numa_node_of(self, bus_id: str) -> int | None:
         return numa_node_of_pci(bus_id, self.root)

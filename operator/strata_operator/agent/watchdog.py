@@ -13,6 +13,7 @@ from strata_operator.agent.hardware import Clock, Found, Gpus, Reading, Xid
 T = TypeVar("T")
 
 CALL_SECONDS = 10.0  # a card that wakes up takes one or two; one that resets answers with an error
+FIND_FACTOR = 3
 
 
 class WatchedGpus:
@@ -31,7 +32,8 @@ class WatchedGpus:
         return self._call("the driver", self._gpus.driver_version)
 
     def find(self) -> Found:
-        return self._call("the driver", self._gpus.find)
+        # The first time, the driver wakes every card up, one after another.
+        return self._call("the driver", self._gpus.find, seconds=FIND_FACTOR * self._seconds)
 
     def take_xids(self) -> tuple[Xid, ...]:
         return self._call("the driver's events", self._gpus.take_xids)
@@ -51,7 +53,7 @@ class WatchedGpus:
     def unlock_clock(self, uuid: str, clock: Clock) -> None:
         self._call(uuid, lambda: self._gpus.unlock_clock(uuid, clock))
 
-    def _call(self, whom: str, ask: Callable[[], T]) -> T:
+    def _call(self, whom: str, ask: Callable[[], T], *, seconds: float | None = None) -> T:
         hung = self._hung.get(whom)
         if hung is not None and hung.is_alive():
             raise self._error(whom)
@@ -66,7 +68,7 @@ class WatchedGpus:
         thread = threading.Thread(target=run, name=f"nvml {whom}", daemon=True)
         thread.start()
         try:
-            answer, error = answers.get(timeout=self._seconds)
+            answer, error = answers.get(timeout=seconds or self._seconds)
         except queue.Empty:
             self._hung[whom] = thread
             raise self._error(whom) from None

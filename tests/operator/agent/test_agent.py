@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strata_operator.agent.errors import HardwareError
 from strata_operator.agent.fake import h200, rtx3090, rtx4090
 from strata_operator.agent.health import RECOVERY_SECONDS
 from strata_operator.api.node import FORGET_FAULTS_ANNOTATION, NODE_KIND, UNHEALTHY_TAINT, NodeStatus, StrataNode
@@ -44,9 +45,35 @@ def test_the_first_turn_makes_the_strata_node_and_says_what_is_there(world: Make
     assert here.client.events() == []
 
 
+def test_the_memory_s_bandwidth_is_measured_once_and_not_under_load(world: Make) -> None:
+    here = world(rtx3090(load=1.0))
+    here.turn(3)
+    assert here.host.num_measurements == 0
+    here.cards[0].load = 0.0
+    here.turn(3)
+    here.restart()
+    here.turn(3)
+    assert here.host.num_measurements == 1  # by the process before
+    assert here.status["calibration"] == {"dramMegabytesPerSecond": 60_000}
+
+
+def test_a_measurement_that_fails_is_not_tried_all_the_time(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, tries = world(rtx3090()), []
+
+    def fail() -> int:
+        tries.append(1)
+        raise HardwareError("no memory")
+
+    monkeypatch.setattr(here.host, "dram_bandwidth", fail)
+    here.turn(5)
+    assert len(tries) == 1
+    assert "calibration" not in here.status
+
+
 def test_nothing_is_written_while_nothing_changes(world: Make) -> None:
     """Load, temperature and the link's rest go up and down; none of that is in the status."""
     here = world(rtx3090())
+    here.turn()
     here.cards[0].load = 0.7
     here.turn(5)
     here.want(LOWER)
@@ -165,6 +192,16 @@ def test_a_budget_is_told(world: Make) -> None:
     settings = [gpu["settings"][0] for gpu in here.status["enforced"]["gpus"]]
     assert [(one["requested"], one["enforced"]) for one in settings] == [(280, 250), (280, 250)]
     assert "lowered to stay within powerBudgetWatts 500" in here.condition("Tuned")[2]
+
+
+def test_a_card_that_cannot_be_read_still_counts_in_the_budget(world: Make) -> None:
+    here = world(rtx3090(1), rtx3090(2))
+    here.turn()
+    here.cards[1].errors["nvmlDeviceGetPowerUsage"] = 999
+    here.want(powerBudgetWatts=500)
+    here.turn()
+    assert [card.power_limit for card in here.cards] == [250_000, 350_000]
+    assert here.condition("Tuned")[:2] == ("False", "GpuFails")
 
 
 def test_out_of_range_is_refused_with_the_range(world: Make) -> None:

@@ -147,6 +147,21 @@ def test_a_card_that_is_not_listed_any_more_is_lost(tmp_path: Path) -> None:
     assert one.lost == {"GPU-gone": "the driver does not list it any more"}
 
 
+def test_a_card_that_fails_is_not_a_card_that_is_gone(tmp_path: Path) -> None:
+    """The driver does not tell its UUID, and it may be over at the next look."""
+    bad = rtx3090(2, errors={"nvmlDeviceGetName": 999})
+    one = observe(NvmlGpus(FakeDriver([A, bad])), FakeSysfs(tmp_path), {A.uuid, bad.uuid})
+    assert (one.lost, [trouble.reason for trouble in one.failures.values()]) == ({}, ["GpuFails"])
+    assert set(one.readings) == {A.uuid}
+
+
+def test_faults_that_are_not_told_hide_nothing_else(tmp_path: Path) -> None:
+    driver = FakeDriver([A])
+    driver.errors["nvmlEventSetWait_v2"] = 15
+    one = observe(NvmlGpus(driver), FakeSysfs(tmp_path), {A.uuid})
+    assert (one.driver, one.xids, set(one.readings)) == (None, (), {A.uuid})
+
+
 def test_a_lost_card_that_nobody_knew_is_told(tmp_path: Path) -> None:
     """The agent came after the fall: the driver counts the card and does not tell its UUID."""
     one = observe(NvmlGpus(FakeDriver([A, rtx3090(2, lost=True)])), FakeSysfs(tmp_path), ())

@@ -101,8 +101,8 @@ def test_a_lost_card_leaves_the_others() -> None:
     gpus = NvmlGpus(FakeDriver([lost, well]))
     found = gpus.find()
     assert [card.uuid for card in found.cards] == [well.uuid]
-    assert len(found.unreachable) == 1
-    assert "GPU is lost" in found.unreachable[0]
+    assert len(found.lost) == 1
+    assert "GPU is lost" in found.lost[0]
     with pytest.raises(GpuLostError):
         gpus.read(lost.uuid)
 
@@ -128,6 +128,28 @@ def test_faults_are_taken_once_with_their_card() -> None:
     driver.send_xid(first, 31)
     assert gpus.take_xids() == (Xid(second.uuid, 79), Xid(first.uuid, 31))
     assert gpus.take_xids() == ()
+
+
+def test_after_a_lost_card_faults_are_told_of_a_new_set() -> None:
+    card = rtx3090()
+    driver = FakeDriver([card])
+    gpus = NvmlGpus(driver)
+    assert gpus.take_xids() == ()
+    driver.errors["nvmlEventSetWait_v2"] = FakeDriver.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(GpuLostError):
+        gpus.take_xids()
+    driver.errors.clear()
+    driver.send_xid(card, 31)
+    sets = driver.num_event_sets
+    assert gpus.take_xids() == (Xid(card.uuid, 31),)
+    assert driver.num_event_sets == sets + 1
+
+
+def test_a_card_that_fails_leaves_the_others() -> None:
+    bad, well = rtx3090(1, errors={"nvmlDeviceGetName": 999}), rtx3090(2)
+    found = NvmlGpus(FakeDriver([bad, well])).find()
+    assert [card.uuid for card in found.cards] == [well.uuid]
+    assert (found.lost, len(found.failing)) == ((), 1)
 
 
 def test_a_setting_that_a_card_lacks_is_none_and_not_an_error() -> None:
