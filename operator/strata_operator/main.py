@@ -26,6 +26,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--engine-image", required=True, help="image of model pods that name none in spec.image")
     made.add_argument("--listen", default="0.0.0.0:8080", metavar="ADDRESS:PORT", help="of /healthz, /readyz, /metrics")
     made.add_argument("--workers", type=int, default=8, help="models that are reconciled at the same time (default: 8)")
+    made.add_argument(
+        "--lease",
+        metavar="NAMESPACE/NAME",
+        help="of several operators, the one that holds this Lease works (default: none)",
+    )
     made.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     made.add_argument("--version", action="version", version=strata_operator.__version__)
     return made
@@ -37,10 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     address, colon, port = options.listen.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         parser().error(f"--listen is {options.listen!r}; ADDRESS:PORT is needed, e.g. 0.0.0.0:8080")
+    lease = tuple(options.lease.split("/")) if options.lease else None
+    if lease is not None and (len(lease) != 2 or not all(lease)):
+        parser().error(f"--lease is {options.lease!r}; NAMESPACE/NAME is needed, e.g. strata-system/strata")
     if options.workers < 1:
         parser().error(f"--workers is {options.workers}; at least 1 is needed")
     try:
-        from strata_operator.process import run
+        from strata_operator.process import Settings, run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("strata_operator"):
             raise
@@ -49,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level, format=line, stream=sys.stdout)
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
-        asyncio.run(run(options.engine_image, address, int(port), options.workers))
+        asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, lease)))
     except ApiError as error:
         log.error("%s", error)
         return 2

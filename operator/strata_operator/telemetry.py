@@ -40,6 +40,11 @@ class Telemetry:
         depth = Gauge("strata_operator_queue_depth", "Models that wait for a reconcile.", registry=self.registry)
         depth.set_function(lambda: len(queue))
 
+    def show_leader(self, leads: Callable[[], bool]) -> None:
+        """To be called once where several operators may run."""
+        gauge = Gauge("strata_operator_leader", "1 while this operator is the one that works.", registry=self.registry)
+        gauge.set_function(lambda: float(leads()))
+
     def reconciled(self, outcome: str, seconds: float) -> None:
         """To be called after each reconcile."""
         self._reconciles.labels(outcome).inc()

@@ -57,6 +57,7 @@ def test_generated_manifests_are_up_to_date(helm: Helm) -> None:
         ("replicas=2", "additional properties 'replicas' not allowed"),
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("operator.workers=0", "minimum: got 0, want 1"),
+        ("operator.replicas=0", "minimum: got 0, want 1"),
         ("image.digest=abc", "does not match pattern"),
         # As a number it may have lost digits already.
         ("image.tag=123456789012", "'/image/tag': got number, want string"),
@@ -119,6 +120,17 @@ def test_rights_are_no_more_than_are_used(helm: Helm) -> None:
         assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
-def test_one_replica_and_never_two(helm: Helm) -> None:
-    spec = helm.template()["Deployment"]["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+def test_several_replicas_share_a_lease_to_which_they_have_the_rights(helm: Helm) -> None:
+    objects = helm.template("operator.replicas=3")
+    assert objects["Deployment"]["spec"]["replicas"] == 3
+    args = pod(objects)["containers"][0]["args"]
+    namespace, name = next(arg for arg in args if arg.startswith("--lease=")).removeprefix("--lease=").split("/")
+    role = objects["Role"]
+    assert role["metadata"]["namespace"] == namespace == "ns"
+    assert [rule["verbs"] for rule in role["rules"]] == [["create"], ["get", "patch"]]
+    assert role["rules"][1]["resourceNames"] == [name]
+
+
+def test_replicas_are_kept_apart_unless_told_otherwise(helm: Helm) -> None:
+    assert "podAntiAffinity" in pod(helm.template())["affinity"]
+    assert list(pod(helm.template("affinity.nodeAffinity.x=y"))["affinity"]) == ["nodeAffinity"]

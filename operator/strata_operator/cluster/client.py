@@ -57,6 +57,7 @@ RESOURCES = {
     "Job": Resource("batch/v1", "jobs"),
     "Pod": Resource("v1", "pods"),
     "Event": Resource("v1", "events"),
+    "Lease": Resource("coordination.k8s.io/v1", "leases"),
     "StrataModel": Resource(API_VERSION, PLURAL),
     "Node": Resource("v1", "nodes"),
     NODE_KIND: Resource(API_VERSION, NODE_PLURAL),
@@ -82,10 +83,13 @@ def configuration() -> Any:
 class Client:
     """Thread-safe. ``on_request(verb, status)`` is called after each request; status 0 means no answer."""
 
-    def __init__(self, config: Any, *, on_request: Callable[[str, int], None], threads: int) -> None:
+    def __init__(
+        self, config: Any, *, on_request: Callable[[str, int], None], threads: int, read_seconds: int = READ_SECONDS
+    ) -> None:
         config.connection_pool_maxsize = threads
         config.retries = False  # the queue retries, with back-off and knowing what for
         self._on_request = on_request
+        self._timeout = (min(CONNECT_SECONDS, read_seconds), read_seconds)
         self._api = kubernetes.ApiClient(config)
         self._api.user_agent = "strata-operator"
 
@@ -161,7 +165,7 @@ class Client:
         return self._call("PATCH", path, body=patch, content_type="application/merge-patch+json", verb="patch")
 
     def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
-        response = self._send(method, path, query or {}, timeout=(CONNECT_SECONDS, READ_SECONDS), **options)
+        response = self._send(method, path, query or {}, timeout=self._timeout, **options)
         try:
             data = response.read()
         except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -40,7 +40,8 @@ def install_rights(cluster: Cluster, directory: Path) -> Path:
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
     if not _exists(cluster, "namespace", NAMESPACE):
         cluster.kubectl("create", "namespace", NAMESPACE)
-    shown = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "clusterrole", "clusterrolebinding")]
+    needed = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding")
+    shown = [f"--show-only=templates/{name}.yaml" for name in needed]
     helm = [str(cluster.bin("helm")), "template", "strata-tests", str(CHART), "--namespace", NAMESPACE, *shown]
     cluster.kubectl("apply", "-f", "-", input=subprocess.run(helm, check=True, capture_output=True, text=True).stdout)
     token = cluster.kubectl("create", "token", "strata-tests", "-n", NAMESPACE, "--duration=3h").strip()
@@ -67,7 +68,8 @@ def _exists(cluster: Cluster, kind: str, name: str) -> bool:
 class OperatorProcess:
     """``strata-operator`` of this checkout."""
 
-    def __init__(self, kubeconfig: Path, engine_image: str, log: Path) -> None:
+    def __init__(self, kubeconfig: Path, engine_image: str, log: Path, *options: str) -> None:
+        self.options = options
         self.kubeconfig = kubeconfig
         self.engine_image = engine_image
         self.log = log
@@ -82,6 +84,7 @@ class OperatorProcess:
                     *(sys.executable, "-m", "strata_operator.main"),
                     f"--engine-image={self.engine_image}",
                     f"--listen=127.0.0.1:{self.port}",
+                    *self.options,
                 ],
                 env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": str(ROOT / "operator")},
                 stdout=log,
@@ -112,6 +115,10 @@ class OperatorProcess:
 
     def reconciles(self) -> float:
         return self.metric(r"strata_operator_reconciles_total\{")
+
+    def leads(self) -> bool:
+        """Whether it holds the lease of its options."""
+        return self.metric(r"strata_operator_leader ") == 1
 
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

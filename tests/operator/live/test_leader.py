@@ -1,0 +1,53 @@
+"""Two operators with one Lease: one works, and the other takes over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.operator.live.harness import NAMESPACE, Models, OperatorProcess, eventually
+
+pytestmark = pytest.mark.cluster
+
+LEASE = f"--lease={NAMESPACE}/strata-tests"
+
+
+@pytest.fixture
+def pair(
+    operator: OperatorProcess, kubeconfig: Path, engine_image: str, tmp_path: Path
+) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
+    """Two of them, in the place of the one that the other tests use."""
+    operator.stop()
+    made = tuple(OperatorProcess(kubeconfig, engine_image, tmp_path / f"log-{n}", LEASE) for n in range(2))
+    for one in made:
+        one.start()
+    yield made[0], made[1]
+    for one in made:
+        one.kill()
+    operator.start()
+
+
+def test_another_operator_takes_over_within_20_seconds(
+    pair: tuple[OperatorProcess, OperatorProcess], models: Models
+) -> None:
+    eventually(lambda: any(one.leads() for one in pair), 30, pair[0].tail)
+    leader, other = sorted(pair, key=lambda one: not one.leads())
+    models.apply("led", replicas=0)
+    models.wait_for("led", "Ready", "False", "ScaledToZero")
+    assert (other.leads(), other.writes(), other.reconciles()) == (False, 0, 0)
+    leader.kill()
+    died = time.monotonic()
+    models.kubectl("delete", "service", "led")
+    eventually(lambda: models.get("service", "led") is not None, 30, other.tail)
+    assert time.monotonic() - died < 20
+    assert other.leads()
+
+
+def test_an_orderly_end_hands_over_at_once(pair: tuple[OperatorProcess, OperatorProcess], models: Models) -> None:
+    eventually(lambda: any(one.leads() for one in pair), 30, pair[0].tail)
+    leader, other = sorted(pair, key=lambda one: not one.leads())
+    assert leader.stop() == 0
+    eventually(other.leads, 10, other.tail)  # the lease itself would run for 15 s more

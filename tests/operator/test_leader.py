@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+from strata_operator.api.errors import UnavailableError
+from strata_operator.cluster.client import Client
+from strata_operator.leader import DEADLINE_SECONDS, LEASE_SECONDS, Leader
+from tests.operator.cluster.fake import FakeClient
+
+KEY = ("Lease", "strata", "operator")
+
+
+class Candidate:
+    """One of several operators, each with a clock of its own; ``away`` shifts it from the others' clocks."""
+
+    def __init__(self, client: FakeClient, name: str, away: float = 0.0) -> None:
+        self.lost = 0
+        self.now = away
+        self.leader = Leader(
+            cast("Client", client), "strata", "operator", name, on_lost=self._lose, clock=lambda: self.now
+        )
+
+    def _lose(self) -> None:
+        self.lost += 1
+
+    @property
+    def leads(self) -> bool:
+        return self.leader.leading.is_set()
+
+    def turn(self, after: float = 2.0) -> None:
+        self.now += after
+        self.leader.turn()
+
+
+def lease(client: FakeClient) -> dict[str, Any]:
+    return dict(client.objects[KEY]["spec"])
+
+
+def test_the_first_one_leads_and_the_second_waits() -> None:
+    client = FakeClient()
+    first, second = Candidate(client, "a"), Candidate(client, "b", away=1000.0)
+    first.turn()
+    second.turn()
+    assert (first.leads, second.leads) == (True, False)
+    assert (lease(client)["holderIdentity"], lease(client)["leaseTransitions"]) == ("a", 0)
+
+
+def test_a_lease_that_is_renewed_is_never_taken_however_far_the_clocks_are_apart() -> None:
+    client = FakeClient()
+    first, second = Candidate(client, "a"), Candidate(client, "b", away=-5000.0)
+    for _ in range(30):
+        first.turn()
+        second.turn()
+    assert (first.leads, second.leads, first.lost) == (True, False, 0)
+
+
+def test_a_lease_that_is_not_renewed_is_taken_over_in_less_than_20_seconds() -> None:
+    client = FakeClient()
+    first, second = Candidate(client, "a"), Candidate(client, "b")
+    first.turn()
+    second.turn()
+    died = second.now
+    while not second.leads:
+        second.turn()
+    assert LEASE_SECONDS < second.now - died < 20
+    assert (lease(client)["holderIdentity"], lease(client)["leaseTransitions"]) == ("b", 1)
+
+
+def test_a_lease_that_is_given_up_is_taken_over_at_once() -> None:
+    client = FakeClient()
+    first, second = Candidate(client, "a"), Candidate(client, "b")
+    first.turn()
+    second.turn()
+    first.leader.stop()
+    second.turn()
+    assert second.leads
+
+
+def test_a_leader_that_cannot_renew_ends_before_another_takes_over() -> None:
+    client = FakeClient()
+    first = Candidate(client, "a")
+    first.turn()
+    client.failing["get Lease"] = UnavailableError("no answer")
+    cut_off = first.now
+    while first.leads:
+        first.turn()
+    assert DEADLINE_SECONDS < first.now - cut_off < LEASE_SECONDS
+    assert first.lost == 1
+
+
+def test_a_moment_s_silence_is_no_loss() -> None:
+    client = FakeClient()
+    first = Candidate(client, "a")
+    first.turn()
+    client.failing["merge Lease"] = UnavailableError("no answer")
+    first.turn()
+    client.failing.clear()
+    first.turn()
+    assert (first.leads, first.lost) == (True, 0)
+
+
+def test_a_leader_whose_lease_somebody_took_ends_at_once() -> None:
+    client = FakeClient()
+    first = Candidate(client, "a")
+    first.turn()
+    client.objects[KEY]["spec"] |= {"holderIdentity": "b", "renewTime": "2026-01-01T00:00:00.000000Z"}
+    first.turn(0.1)
+    assert (first.leads, first.lost) == (False, 1)
+
+
+def test_of_two_that_take_over_at_the_same_moment_one_leads() -> None:
+    client = FakeClient()
+    first, second = Candidate(client, "a"), Candidate(client, "b")
+    get = client.get
+
+    def both_have_read(kind: str, namespace: str | None, name: str) -> dict[str, Any]:
+        found = get(kind, namespace, name)
+        client.get = get  # type: ignore[method-assign]
+        first.turn()  # writes between the other's reading and writing
+        return found
+
+    third = Candidate(client, "c")
+    third.turn()
+    third.leader.stop()
+    client.get = both_have_read  # type: ignore[method-assign]
+    second.turn()
+    assert [one.leads for one in (first, second)] == [True, False]
+    assert lease(client)["holderIdentity"] == "a"
