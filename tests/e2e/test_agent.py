@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,16 +29,16 @@ WISH = {"model": "llm/qwen3", "powerLimitWatts": 280, "smClockMaxMHz": 1800}
 
 
 class Agents:
-    """The chart's agent alone, beside whatever else runs in the cluster."""
+    """The chart's agent alone, beside whatever else runs in the cluster. Without ``card`` it looks at what is real."""
 
-    def __init__(self, cluster: Cluster, images: Images) -> None:
+    def __init__(self, cluster: Cluster, images: Images, card: dict[str, Any] | None) -> None:
         self.cluster = cluster
         registry, _, tag = images.operator.partition("/strata-operator:")
         self._values = {
             "image.registry": registry,
             "image.tag": tag,
             "agent.enabled": True,
-            "agent.fake": {"cards": [CARD]},
+            "agent.fake": {"cards": [card]} if card else {},
             "agent.nodeSelector": {"kubernetes.io/hostname": cluster.node},
         }
 
@@ -115,17 +117,25 @@ class Agents:
         eventually(lambda: bool(what()), seconds, tell)
 
 
-@pytest.fixture
-def agents(cluster: Cluster, images: Images) -> Iterator[Agents]:
-    made = Agents(cluster, images)
+@contextmanager
+def installed(cluster: Cluster, images: Images, card: dict[str, Any] | None) -> Iterator[Agents]:
+    made = Agents(cluster, images, card)
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
     cluster.kubectl("wait", "--for=condition=Established", "crd/stratanodes.strata.ai", "--timeout=60s")
     made.delete()
     cluster.kubectl("create", "namespace", NAMESPACE)
-    made.apply("agent", ("configmap", *AGENT))
-    made.rolled_out()
-    yield made
-    made.delete()
+    try:
+        made.apply("agent", ("configmap", *AGENT) if card else AGENT)
+        made.rolled_out()
+        yield made
+    finally:
+        made.delete()
+
+
+@pytest.fixture
+def agents(cluster: Cluster, images: Images) -> Iterator[Agents]:
+    with installed(cluster, images, CARD) as made:
+        yield made
 
 
 def test_the_life_of_an_agent(agents: Agents) -> None:
@@ -186,6 +196,16 @@ def test_the_life_of_an_agent(agents: Agents) -> None:
     assert agents.node() == {}
     assert cluster.kubectl("-n", NAMESPACE, "get", "daemonsets", "-o", "name").strip() == ""
     assert "every setting has its original value" in cluster.kubectl("-n", NAMESPACE, "logs", job)
+
+
+def test_a_node_without_a_driver_tells_of_its_host_and_is_not_tainted(cluster: Cluster, images: Images) -> None:
+    """The privileged pod with the host's /sys, on a machine that has no card."""
+    with installed(cluster, images, None) as agents:
+        agents.until(lambda: agents.condition("Healthy") == ("False", "DriverMissing"))
+        host = agents.node()["status"]["host"]
+        assert host["memoryBytes"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        assert host["cores"] >= len(os.sched_getaffinity(0))
+        assert not agents.taints()
 
 
 def test_a_bad_strata_node_is_refused_by_the_api_server(agents: Agents) -> None:

@@ -109,7 +109,10 @@ def test_fake_cards_reach_the_agent_as_it_reads_them(helm: Helm, tmp_path: Path)
     fake = FakeFile(tmp_path / "cards.yaml", tmp_path / "root")
     assert (fake.driver.cards[0].power_limit, len(fake.host.facts().numa)) == (300_000, 1)
     template = made["DaemonSet", "strata-agent"]["spec"]["template"]
-    assert "--fake=/etc/strata-agent/cards.yaml" in template["spec"]["containers"][0]["args"]
+    (container,) = template["spec"]["containers"]
+    assert "privileged" not in container["securityContext"]  # nothing real is touched
+    assert not [one for one in template["spec"]["volumes"] if "hostPath" in one]
+    assert "--fake=/etc/strata-agent/cards.yaml" in container["args"]
     another = objects(helm, *ON, *sets, "agent.fake.cards[0].load=1")["DaemonSet", "strata-agent"]["spec"]["template"]
     assert another["metadata"]["annotations"] != template["metadata"]["annotations"]
 

@@ -118,7 +118,7 @@ class Exporter(Collector):
             "Faults that the driver told of, since the agent started.",
             labels=["node", "uuid", "xid"],
         )
-        for (uuid, code), number in sorted(self._xids.items()):
+        for (uuid, code), number in sorted(dict(self._xids).items()):
             xids.add_metric([self._node, uuid, str(code)], number)
         yield xids
         if snapshot.turn is not None:

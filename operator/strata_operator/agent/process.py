@@ -30,7 +30,9 @@ STUCK_SECONDS = 300.0
 class Process:
     """``start`` returns at once; ``stop`` ends the loop after its turn. Settings stay as they are."""
 
-    def __init__(self, gpus: Gpus, host: Host, node: str, make_client: Callable[[Callable[[str, int], None]], Client]):
+    def __init__(
+        self, gpus: Gpus, host: Host, node: str, make_client: Callable[[Callable[[str, int], None]], Client]
+    ) -> None:
         self.registry = CollectorRegistry()
         self._requests = PrometheusCounter(
             "strata_agent_api_requests",

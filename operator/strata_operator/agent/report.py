@@ -233,7 +233,14 @@ def labels(seen: Observation) -> dict[str, str | None]:
     return made
 
 
-_GOOD = {HEALTHY: "True", TUNED: "True", PCIE_DEGRADED: "False", THERMALLY_LIMITED: "False", GPU_LOST: "False"}
+# The good status of each condition, and the reason of the event that tells of its return.
+_GOOD = {
+    HEALTHY: ("True", "Healthy"),
+    TUNED: ("True", "Tuned"),
+    PCIE_DEGRADED: ("False", "PcieMended"),
+    THERMALLY_LIMITED: ("False", "Cooled"),
+    GPU_LOST: ("False", "GpuFound"),
+}
 
 
 def events(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], seen: Observation) -> list[Event]:
@@ -242,7 +249,8 @@ def events(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], s
     told = []
     for one in new:
         held = before.get(one["type"])
-        is_good = one["status"] == _GOOD[one["type"]]
+        good, back = _GOOD[one["type"]]
+        is_good = one["status"] == good
         if held is None:
             is_news = not is_good
         elif is_good:
@@ -250,7 +258,9 @@ def events(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], s
         else:
             is_news = (held["status"], held["reason"]) != (one["status"], one["reason"])
         if is_news:
-            told.append(Event("Normal" if is_good else "Warning", f"{one['type']}{one['reason']}", one["message"]))
+            told.append(
+                Event("Normal", back, one["message"]) if is_good else Event("Warning", one["reason"], one["message"])
+            )
     told += (
         Event("Warning", f"Xid{xid.code}", f"XID {xid.code} on card {xid.uuid or 'unknown'}: {_meaning(xid.code)}")
         for xid in seen.xids
