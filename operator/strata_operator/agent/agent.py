@@ -16,7 +16,7 @@ from strata_operator.agent import hugepages, report
 from strata_operator.agent.errors import HardwareError
 from strata_operator.agent.governor import Governor, degrees_too_hot
 from strata_operator.agent.hardware import Gpus, Host
-from strata_operator.agent.health import LOADED_PERCENT, Health, step
+from strata_operator.agent.health import LOADED_PERCENT, CardHealth, Health, step
 from strata_operator.agent.hugepages import Reserver
 from strata_operator.agent.mirror import Mirror
 from strata_operator.agent.observe import Observation, observe
@@ -118,7 +118,12 @@ class Agent:
             return
         self._status = wire.load_parts(NodeStatus, obj.get("status") or {}, "status")
         later = (fault for fault in self._health.faults if fault not in self._status.faults)
-        self._health = replace(self._health, faults=(*self._status.faults, *later))
+        cards = dict(self._health.cards)
+        for gpu in self._status.gpus:
+            held = cards.get(gpu.uuid, CardHealth())
+            if held.pcie.generation is None:
+                cards[gpu.uuid] = replace(held, pcie=gpu.pcie)
+        self._health = replace(self._health, cards=cards, faults=(*self._status.faults, *later))
         self._conditions = tuple((obj.get("status") or {}).get("conditions") or ())
 
     def _forget_faults(self) -> None:

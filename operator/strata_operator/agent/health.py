@@ -20,7 +20,7 @@ LOST_XIDS = frozenset({79})
 FAULT_XIDS = frozenset({48, 63, 64, 94, 95})  # of the card's memory
 
 LOADED_PERCENT = 20  # a card that is this busy has its link at full speed
-TURNS = 3  # in a row that a link or a throttle has to be seen before it counts, and to be gone before it does not
+TURNS = 3  # in a row that a link's speed or a throttle has to be seen before it counts, or counts no more
 BAD_TURNS = 2  # in a row that a driver or a card has to fail
 RECOVERY_SECONDS = 120.0  # without any trouble before the node counts as healthy again
 
@@ -44,8 +44,9 @@ class Steady:
 class CardHealth:
     """What is held of one card from turn to turn."""
 
-    pcie: Pcie = field(default_factory=Pcie)
-    is_link_slow: Steady = field(default_factory=Steady)
+    pcie: Pcie = field(default_factory=Pcie)  # as it was for ``TURNS`` turns of load in a row
+    link: tuple[int | None, int | None] | None = None  # generation and width in the last turn of load
+    link_turns: int = 0  # so often in a row it was the same
     is_throttled: Steady = field(default_factory=Steady)  # by the card itself, because of heat
 
 
@@ -85,12 +86,14 @@ def step(health: Health, seen: Observation, *, now: float, wall: datetime) -> He
 def _card(held: CardHealth, card: Card, reading: Reading) -> CardHealth:
     most = Pcie(max_generation=card.max_pcie_generation, max_width=card.max_pcie_width)
     pcie = replace(most, generation=held.pcie.generation, width=held.pcie.width)
-    is_slow = held.is_link_slow
+    link, turns = held.link, held.link_turns
     # At rest the link trains down by itself, which says nothing.
     if (reading.utilization_percent or 0) >= LOADED_PERCENT:
-        pcie = replace(most, generation=reading.pcie_generation, width=reading.pcie_width)
-        is_slow = is_slow.see(is_below(pcie))
-    return CardHealth(pcie, is_slow, held.is_throttled.see(bool(_THERMAL & reading.throttle_reasons)))
+        now = (reading.pcie_generation, reading.pcie_width)
+        link, turns = now, turns + 1 if now == link else 1
+        if turns >= TURNS:
+            pcie = replace(most, generation=now[0], width=now[1])
+    return CardHealth(pcie, link, turns, held.is_throttled.see(bool(_THERMAL & reading.throttle_reasons)))
 
 
 def is_below(pcie: Pcie) -> bool:

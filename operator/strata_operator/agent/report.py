@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata_operator.agent.hardware import Card, Reading
-from strata_operator.agent.health import APPLICATION_XIDS, FAULT_XIDS, LOST_XIDS, CardHealth, Health, lost
+from strata_operator.agent.health import APPLICATION_XIDS, FAULT_XIDS, LOST_XIDS, CardHealth, Health, is_below, lost
 from strata_operator.agent.observe import Observation
 from strata_operator.agent.wishes import MEMORY_CLOCK, POWER, SM_CLOCK, CardWish, Limit
 from strata_operator.api.conditions import Condition, Trouble, shorten
@@ -162,7 +162,7 @@ def _notes(turn: Turn) -> list[str]:
     ):
         if len({getattr(wish, of_wish) for wish in models} - {None}) > 1:
             lowest = {getattr(wish, of_card) for wish in turn.wishes.values()} - {None}
-            words = sorted(f"{limit.value} of {limit.model}" for limit in lowest)
+            words = sorted(f"{limit.value} of {limit.model}" for limit in lowest if limit.model is not None)
             notes.append(f"of several wishes for the {title} the lowest counts: {', '.join(words)}")
     lowered = [
         wish
@@ -175,7 +175,7 @@ def _notes(turn: Turn) -> list[str]:
 
 
 def _pcie(turn: Turn) -> Condition:
-    slow = {uuid: held.pcie for uuid, held in sorted(turn.health.cards.items()) if held.is_link_slow.value}
+    slow = {uuid: held.pcie for uuid, held in sorted(turn.health.cards.items()) if is_below(held.pcie)}
     if not slow:
         return Condition(PCIE_DEGRADED, False, "AsExpected", "no link is slower under load than card and slot can do")
     words = ", ".join(
@@ -236,7 +236,7 @@ def labels(seen: Observation) -> dict[str, str | None]:
 # The good status of each condition, and the reason of the event that tells of its return.
 _GOOD = {
     HEALTHY: ("True", "Healthy"),
-    TUNED: ("True", "Tuned"),
+    TUNED: ("True", "Tuned"),  # or Restored, where nothing is asked for any more
     PCIE_DEGRADED: ("False", "PcieMended"),
     THERMALLY_LIMITED: ("False", "Cooled"),
     GPU_LOST: ("False", "GpuFound"),
@@ -253,11 +253,12 @@ def events(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], s
         is_good = one["status"] == good
         if held is None:
             is_news = not is_good
-        elif is_good:
+        elif is_good and one["type"] != TUNED:
             is_news = held["status"] != one["status"]
         else:
             is_news = (held["status"], held["reason"]) != (one["status"], one["reason"])
         if is_news:
+            back = "Restored" if one["reason"] == "NothingAsked" else back
             told.append(
                 Event("Normal", back, one["message"]) if is_good else Event("Warning", one["reason"], one["message"])
             )

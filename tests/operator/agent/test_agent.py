@@ -156,6 +156,7 @@ def test_the_last_model_leaves_and_the_administrator_s_values_come_back(world: M
     assert sum(one.total for one in here.host.hugepages()) == 0
     assert "originals" not in here.status
     assert here.condition("Tuned")[:2] == ("True", "NothingAsked")
+    assert here.client.events() == ["KubeletRestartNeeded", "Tuned", "Restored"]
 
 
 def test_suspend_gives_back_and_keeps_off(world: Make) -> None:
@@ -353,6 +354,13 @@ def test_a_slow_link_is_told_under_load_only(world: Make) -> None:
     assert here.condition("PcieDegraded")[:2] == ("True", "LinkSlow")
     assert "has 4.0 x8 under load, card and slot can do 4.0 x16" in here.condition("PcieDegraded")[2]
     assert here.status["gpus"][0]["pcie"] == {"generation": 4, "width": 8, "maxGeneration": 4, "maxWidth": 16}
+    here.cards[0].load = 0.0
+    writes(here)
+    here.restart()
+    here.agent.turn()  # before the watches have told anything
+    here.turn(3)
+    assert writes(here) == []
+    assert here.condition("PcieDegraded")[0] == "True"  # as long as no load shows otherwise
 
 
 @pytest.mark.parametrize(("code", "reason"), [(12, "DriverMissing"), (18, "DriverMismatch"), (4, "NoPermission")])
