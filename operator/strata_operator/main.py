@@ -31,6 +31,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAMESPACE/NAME",
         help="of several operators, the one that holds this Lease works (default: none)",
     )
+    made.add_argument(
+        "--namespaces", default="", metavar="NAME,...", help="namespaces whose models are served (default: all)"
+    )
     made.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     made.add_argument("--version", action="version", version=strata_operator.__version__)
     return made
@@ -45,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lease = tuple(options.lease.split("/")) if options.lease else None
     if lease is not None and (len(lease) != 2 or not all(lease)):
         parser().error(f"--lease is {options.lease!r}; NAMESPACE/NAME is needed, e.g. strata-system/strata")
+    namespaces = tuple(dict.fromkeys(filter(None, options.namespaces.split(","))))
     if options.workers < 1:
         parser().error(f"--workers is {options.workers}; at least 1 is needed")
     try:
@@ -57,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level, format=line, stream=sys.stdout)
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
-        asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, lease)))
+        asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, lease, namespaces)))
     except ApiError as error:
         log.error("%s", error)
         return 2

@@ -21,6 +21,7 @@ from strata_operator.cluster.client import RESOURCES, Client, configuration
 from strata_operator.cluster.loop import Loop
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.cluster.resync import Resync
+from strata_operator.cluster.scope import Scope
 from strata_operator.cluster.watch import OptionalWatch, Watch
 from strata_operator.leader import Leader
 from strata_operator.reconcile import Reconciler
@@ -51,6 +52,7 @@ class Settings:
     port: int
     workers: int  # models that are reconciled at the same time
     lease: tuple[str, str] | None = None  # namespace and name; None: no other operator runs
+    namespaces: tuple[str, ...] = ()  # of the models; empty: all
 
 
 async def run(settings: Settings) -> None:
@@ -59,17 +61,33 @@ async def run(settings: Settings) -> None:
     queue: WorkQueue[Key] = WorkQueue()
     loops: list[Loop] = []
     telemetry = Telemetry(queue, lambda: loops)
-    client = Client(config, on_request=telemetry.requested, threads=settings.workers + len(WATCHED) + 3)
-    await asyncio.to_thread(check_crd, client)
+    # Each watch and each resync has a connection, and so has each worker.
+    threads = settings.workers + (len(WATCHED) + 2) * max(1, len(settings.namespaces)) + 1
+    client = Client(config, on_request=telemetry.requested, threads=threads)
+    await asyncio.to_thread(check_crd, client, settings.namespaces)
     cache = Cache(queue.add)
     nodes = Nodes(lambda: queue.add_all(cache.gpu_models()), queue.add)
-    resync = Resync(client, cache)
-    monitors = OptionalWatch(client, "PodMonitor", cache, lambda: queue.add_all(cache.models()))
-    loops += [resync, *(Watch(client, kind, cache) for kind in WATCHED), monitors]
-    loops.append(Watch(client, NODE_KIND, nodes, select={}))
+    resyncs, monitors = [], []
+    for namespace in settings.namespaces or (None,):
+        scope = Scope(cache, namespace)
+        resyncs.append(Resync(client, cache, namespace=namespace))
+        monitors.append(
+            OptionalWatch(client, "PodMonitor", scope, lambda: queue.add_all(cache.models()), namespace=namespace)
+        )
+        loops += [Watch(client, kind, scope, namespace=namespace) for kind in WATCHED]
+    loops += [*resyncs, *monitors, Watch(client, NODE_KIND, nodes, select={})]
     reconciler = Reconciler(
-        client, cache, nodes, engine_image=settings.engine_image, has_monitors=lambda: monitors.present
+        client,
+        cache,
+        nodes,
+        engine_image=settings.engine_image,
+        has_monitors=lambda: any(one.present for one in monitors),
     )
+
+    def heard() -> None:
+        for one in resyncs:
+            one.heard()
+
     crew = Workers(queue, reconciler, count=settings.workers, on_done=telemetry.reconciled)
     site = await telemetry.serve(settings.address, settings.port)
     for loop in loops:
@@ -79,9 +97,10 @@ async def run(settings: Settings) -> None:
     try:
         # Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
         await kopf.operator(
-            registry=handlers.registry(cache, config, resync.heard),
+            registry=handlers.registry(cache, config, heard),
             settings=handlers.settings(),
-            clusterwide=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
             standalone=True,
         )
     finally:
@@ -113,11 +132,11 @@ def _end_at_once() -> None:
     os._exit(1)
 
 
-def check_crd(client: Client) -> None:
+def check_crd(client: Client, namespaces: Sequence[str] = ()) -> None:
     """Without the CRDs there is nothing to watch, and kopf would wait in silence."""
-    for kind in (KIND, NODE_KIND):
+    for kind, namespace in ((KIND, namespaces[0] if namespaces else None), (NODE_KIND, None)):
         try:
-            client.list(kind, limit="1")
+            client.list(kind, namespace, limit="1")
         except MissingError as error:
             raise ApiError(
                 f"the CRD {kind} is not installed ({RESOURCES[kind].path()} is not there); kubectl apply "

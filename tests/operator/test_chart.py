@@ -134,3 +134,19 @@ def test_several_replicas_share_a_lease_to_which_they_have_the_rights(helm: Helm
 def test_replicas_are_kept_apart_unless_told_otherwise(helm: Helm) -> None:
     assert "podAntiAffinity" in pod(helm.template())["affinity"]
     assert list(pod(helm.template("affinity.nodeAffinity.x=y"))["affinity"]) == ["nodeAffinity"]
+
+
+def test_in_some_namespaces_only_nodes_are_seen_in_the_whole_cluster(helm: Helm) -> None:
+    done = helm.run("template", "strata", str(CHART), "-n", "ns", "--set=watchNamespaces={a,b}")
+    objects = list(yaml.safe_load_all(done.stdout))
+    (cluster_wide,) = (obj for obj in objects if obj["kind"] == "ClusterRole")
+    assert [rule["resources"] for rule in cluster_wide["rules"]] == [["stratanodes"]]
+    roles = {obj["metadata"]["namespace"]: obj["rules"] for obj in objects if obj["kind"] == "Role"}
+    assert sorted(roles) == ["a", "b", "ns"]
+    whole = helm.template()["ClusterRole"]["rules"]
+    assert roles["a"] == roles["b"] == [rule for rule in whole if rule["resources"] != ["stratanodes"]]
+    bound = {obj["metadata"]["namespace"]: obj["subjects"][0] for obj in objects if obj["kind"] == "RoleBinding"}
+    assert sorted(bound) == ["a", "b", "ns"]
+    assert {subject["namespace"] for subject in bound.values()} == {"ns"}
+    (deployment,) = (obj for obj in objects if obj["kind"] == "Deployment")
+    assert "--namespaces=a,b" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]

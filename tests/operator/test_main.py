@@ -19,6 +19,8 @@ from tests.operator.cluster.server import Answer, ScriptedServer
         (["--engine-image=e", "--listen=8080"], "ADDRESS:PORT is needed"),
         (["--engine-image=e", "--listen=0.0.0.0:99999"], "ADDRESS:PORT is needed"),
         (["--engine-image=e", "--workers=0"], "at least 1 is needed"),
+        (["--engine-image=e", "--lease=strata"], "NAMESPACE/NAME is needed"),
+        (["--engine-image=e", "--lease=a/b/c"], "NAMESPACE/NAME is needed"),
         (["--engine-image=e", "--log-level=LOUD"], "invalid choice"),
         (["--engine-image=e", "--listen=:8080", "--unknown"], "unrecognized arguments"),
     ],

@@ -58,3 +58,46 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "strata.uninstallName" -}}
 {{- include "strata.fullname" . }}-uninstall
 {{- end -}}
+
+{{/* What the operator may do where models are: in the whole cluster, or in the namespaces that it watches. */}}
+{{- define "strata.modelRules" -}}
+# patch: the finalizer of models that want something of their nodes.
+- apiGroups: [strata.ai]
+  resources: [stratamodels]
+  verbs: [get, list, watch, patch]
+- apiGroups: [strata.ai]
+  resources: [stratamodels/status]
+  verbs: [patch]
+# Owner references that block the owner's deletion need this where OwnerReferencesPermissionEnforcement is on.
+- apiGroups: [strata.ai]
+  resources: [stratamodels/finalizers]
+  verbs: [update]
+# A model's children. There is no delete: they go with their owner.
+- apiGroups: [""]
+  resources: [configmaps, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+# What is tried before a pod that serves is stopped for a new spec.
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, create, patch]
+# Where Prometheus's operator is installed.
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [get, list, watch, create, patch]
+# Why a pod does not start.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [get, list, create, patch]
+{{- end -}}

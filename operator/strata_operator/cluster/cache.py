@@ -70,14 +70,15 @@ class Cache:
             if not names:
                 del self._names[key[0], child_name(key[1])]
 
-    def replace_models(self, objects: Iterable[Object], version: int) -> int:
-        """The whole list as of ``version``: what it lacks is gone, unless it is newer. How many were news."""
+    def replace_models(self, objects: Iterable[Object], version: int, *, namespace: str | None = None) -> int:
+        """The whole list as of ``version``, of a namespace or all: what it lacks is gone, unless it is newer. How many
+        were news."""
         news, seen = 0, set()
         for obj in objects:
             seen.add(obj["metadata"]["uid"])
             news += self.put_model(obj)
         with self._lock:
-            held = list(self._models.values())
+            held = [model for key, model in self._models.items() if namespace in (None, key[0])]
         for model in held:
             if model["metadata"]["uid"] not in seen and int(model["metadata"]["resourceVersion"]) <= version:
                 self.remove_model(model)
@@ -141,8 +142,8 @@ class Cache:
             self._applied.pop((kind, gone.uid), None)
         self._changed(home)
 
-    def replace(self, kind: str, objects: Iterable[Object]) -> None:
-        """A whole list: what it lacks is gone, for a relist brings no deletions."""
+    def replace(self, kind: str, objects: Iterable[Object], *, namespace: str | None = None) -> None:
+        """A whole list, of a namespace or all: what it lacks is gone, for a relist brings no deletions."""
         seen = set()
         for obj in objects:
             seen.add((obj["metadata"]["namespace"], obj["metadata"]["name"]))
@@ -152,11 +153,11 @@ class Cache:
                 (one.namespace, one.name)
                 for entries in (self._pods if kind == "Pod" else self._children).values()
                 for entry, one in entries.items()
-                if kind in ("Pod", entry)
+                if kind in ("Pod", entry) and namespace in (None, one.namespace)
             ]
-        for namespace, name in held:
-            if (namespace, name) not in seen:
-                self.remove(kind, {"metadata": {"namespace": namespace, "name": name}})
+        for home, name in held:
+            if (home, name) not in seen:
+                self.remove(kind, {"metadata": {"namespace": home, "name": name}})
 
     def observe(self, key: Key) -> Observed:
         """All that is there of a model's children and pods."""

@@ -103,12 +103,12 @@ class Client:
         accept = METADATA_ONLY.format("List") if resource.metadata_only else "application/json"
         return self._call("GET", resource.path(namespace), query, accept=accept, verb="list")
 
-    def list_all(self, kind: str, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
-        """All of a kind, page by page, and the version of which the list is."""
+    def list_all(self, kind: str, namespace: str | None = None, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
+        """All of a kind, in a namespace or the cluster, page by page, and the version of which the list is."""
         objects: list[dict[str, Any]] = []
         query = {**query, "limit": PAGE}
         while True:
-            page = self.list(kind, **query)
+            page = self.list(kind, namespace, **query)
             objects += page.get("items") or []  # an empty list of metadata has null here
             after = page["metadata"].get("continue")
             if not after:
@@ -116,7 +116,7 @@ class Client:
             query.pop("resourceVersion", None)  # the token stands for it; both are refused
             query["continue"] = after
 
-    def watch(self, kind: str, **query: str) -> Iterator[dict[str, Any]]:
+    def watch(self, kind: str, namespace: str | None = None, **query: str) -> Iterator[dict[str, Any]]:
         """Events from ``resourceVersion`` on, until the server ends it or nothing was heard for a while.
 
         Raises UnavailableError when it breaks.
@@ -125,10 +125,11 @@ class Client:
         accept = METADATA_ONLY.format("") if resource.metadata_only else "application/json"
         query = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "300"}
         timeout = (CONNECT_SECONDS, WATCH_SILENCE_SECONDS)
-        answer = self._send("GET", resource.path(), query, accept=accept, timeout=timeout, verb="watch").response
+        path = resource.path(namespace)
+        answer = self._send("GET", path, query, accept=accept, timeout=timeout, verb="watch").response
         try:
             if answer.status >= 300:
-                raise _error("GET", resource.path(), answer.status, answer.data)
+                raise _error("GET", path, answer.status, answer.data)
             for line in iter_resp_lines(answer):
                 if line:
                     yield json.loads(line)

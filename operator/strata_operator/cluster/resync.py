@@ -20,8 +20,13 @@ class Resync(Loop):
     Kopf's watch hangs where a list has news and kopf brings none at all until the next list.
     """
 
-    def __init__(self, client: Client, cache: Cache, *, period: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self, client: Client, cache: Cache, *, namespace: str | None = None, period: float = PERIOD_SECONDS
+    ) -> None:
         super().__init__(KIND, silent_seconds=period + 300)
+        self._namespace = namespace
+        if namespace is not None:
+            self.name += f" in {namespace}"
         self._client = client
         self._cache = cache
         self._period = period
@@ -42,10 +47,10 @@ class Resync(Loop):
     def turn(self) -> None:
         """One list, and a pause after it."""
         # From the API server's own cache, for any version will do: what is newer than the list is left alone.
-        objects, version = self._client.list_all(KIND, resourceVersion="0")
+        objects, version = self._client.list_all(KIND, self._namespace, resourceVersion="0")
         heard = self._heard
         self._deaf_at = heard if self._missed_at == heard else None
-        news = self._cache.replace_models(objects, int(version))
+        news = self._cache.replace_models(objects, int(version), namespace=self._namespace)
         self._missed_at = heard if news else None
         if news and self.synced.is_set():
             log.info("%s: %d models had changed without the watch telling (yet)", self.name, news)

@@ -26,14 +26,26 @@ class Sink(Protocol):
 
 
 class Watch(Loop):
-    """One kind. ``select`` is the list's query: what it leaves out never reaches this process."""
+    """One kind, in a namespace or the cluster. ``select`` is the list's query: what it leaves out never reaches this
+    process."""
 
-    def __init__(self, client: Client, kind: str, sink: Sink, select: Mapping[str, str] = MODELS_ONLY) -> None:
+    def __init__(
+        self,
+        client: Client,
+        kind: str,
+        sink: Sink,
+        select: Mapping[str, str] = MODELS_ONLY,
+        *,
+        namespace: str | None = None,
+    ) -> None:
         # It turns at least once in a watch's silence; a list of many pages takes longer.
         super().__init__(kind, silent_seconds=WATCH_SILENCE_SECONDS + 150)
         self._client = client
         self._sink = sink
         self._select = select
+        self._namespace = namespace
+        if namespace is not None:
+            self.name += f" in {namespace}"
         self._version = ""  # from which to go on; "" to list anew
 
     def turn(self) -> None:
@@ -55,13 +67,13 @@ class Watch(Loop):
 
     def _list(self) -> None:
         """Put the whole list into the sink."""
-        objects, version = self._client.list_all(self.kind, **self._select)
+        objects, version = self._client.list_all(self.kind, self._namespace, **self._select)
         self._sink.replace(self.kind, objects)
         self._version = version
 
     def _follow(self) -> None:
         """Put events into the sink until the server ends the watch."""
-        for event in self._client.watch(self.kind, **self._select, resourceVersion=self._version):
+        for event in self._client.watch(self.kind, self._namespace, **self._select, resourceVersion=self._version):
             self.active_at = time.monotonic()
             if self.stopped.is_set():
                 break
@@ -80,8 +92,10 @@ class Watch(Loop):
 class OptionalWatch(Watch):
     """A kind whose CRD may not be there; ``present`` tells, and ``on_change()`` is called when that changes."""
 
-    def __init__(self, client: Client, kind: str, sink: Sink, on_change: Callable[[], None]) -> None:
-        super().__init__(client, kind, sink)
+    def __init__(
+        self, client: Client, kind: str, sink: Sink, on_change: Callable[[], None], *, namespace: str | None = None
+    ) -> None:
+        super().__init__(client, kind, sink, namespace=namespace)
         self.present = False
         self._on_change = on_change
 

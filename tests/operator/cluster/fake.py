@@ -58,7 +58,7 @@ class FakeClient:
         items = [obj for (one, *_), obj in self.objects.items() if one == kind and obj["involvedObject"]["uid"] == uid]
         return {"items": items or None}
 
-    def list_all(self, kind: str, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
+    def list_all(self, kind: str, namespace: str | None = None, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
         self._call("list", kind)
         return [copy.deepcopy(obj) for (one, *_), obj in self.objects.items() if one == kind], str(self.version)
 

@@ -6,6 +6,7 @@ import pytest
 
 from strata_operator.api.names import child_name
 from strata_operator.cluster.cache import Cache, Key
+from strata_operator.cluster.scope import Scope
 from strata_operator.render import children
 from tests.operator.samples import child, live, model, model_object, pod_object
 
@@ -213,3 +214,17 @@ def test_models_by_what_they_compute_on(seen: Seen) -> None:
     for name, accelerator in (("a", "cpu"), ("b", "nvidia")):
         seen.cache.put_model(model_object(name, hardware={"accelerator": accelerator}))
     assert (seen.cache.models(), seen.cache.gpu_models()) == ([("ns", "a"), ("ns", "b")], [("ns", "b")])
+
+
+def in_namespace(namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
+    return {**obj, "metadata": {**obj["metadata"], "namespace": namespace, "uid": f"{namespace}-{obj['kind']}"}}
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another(seen: Seen) -> None:
+    for namespace in ("a", "b"):
+        seen.cache.put_model(in_namespace(namespace, model_object()))
+        seen.cache.put("Service", in_namespace(namespace, live(SERVICE)))
+    Scope(seen.cache, "a").replace("Service", [])
+    seen.cache.replace_models([], 99, namespace="a")
+    assert [namespace for namespace in ("a", "b") if seen.cache.observe((namespace, "m")).children] == ["b"]
+    assert seen.cache.models() == [("b", "m")]

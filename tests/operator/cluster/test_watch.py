@@ -185,3 +185,16 @@ def test_a_kind_that_is_taken_away_is_forgotten(quick: None, monkeypatch: pytest
         assert [told.get(timeout=SOON), told.get(timeout=SOON)] == [True, False]
         watch.stop()
         script.end.set()
+
+
+def test_one_namespace_is_listed_and_watched_there() -> None:
+    script = Script([page("a", version=5)], [Answer(lines=iter([{"type": "ADDED", "object": obj("b", 6)}]))])
+    sink = Notes()
+    with ScriptedServer(script) as server:
+        watch = Watch(server.client(), "Pod", sink, namespace="ns")
+        watch.start()
+        assert [sink.next(), sink.next()] == [("replace", ["a"]), ("put", "b")]
+        watch.stop()
+        script.end.set()
+    assert {request.path for request in server.requests[:2]} == {"/api/v1/namespaces/ns/pods"}
+    assert watch.name == "watch of Pod in ns"

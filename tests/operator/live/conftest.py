@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.cluster import Cluster
-from tests.operator.live.harness import Models, OperatorProcess, build_engine, install_rights, remove_rights
+from tests.operator.live.harness import NAMESPACE, Models, OperatorProcess, build_engine, install_rights, remove_rights
 
 
 @pytest.fixture(scope="package")
@@ -19,11 +19,12 @@ def only_operator(cluster: Cluster) -> Iterator[None]:
     selector = ("-A", "-l", "app.kubernetes.io/name=strata-operator")
     installed = json.loads(cluster.kubectl("get", "deployments", *selector, "-o", "json"))["items"]
 
-    def scale(replicas: int) -> None:
+    def scale(replicas: int | None) -> None:
+        """None: to what there was."""
         for one in installed:
-            metadata = one["metadata"]
+            metadata, wanted = one["metadata"], one["spec"]["replicas"] if replicas is None else replicas
             cluster.kubectl(
-                "-n", metadata["namespace"], "scale", f"deployment/{metadata['name']}", f"--replicas={replicas}"
+                "-n", metadata["namespace"], "scale", f"deployment/{metadata['name']}", f"--replicas={wanted}"
             )
 
     scale(0)
@@ -31,7 +32,7 @@ def only_operator(cluster: Cluster) -> Iterator[None]:
         lambda: not cluster.kubectl("get", "pods", *selector, "-o", "name").strip(), 90, "the installed operator to end"
     )
     yield
-    scale(1)
+    scale(None)
 
 
 @pytest.fixture(scope="package")
@@ -43,6 +44,7 @@ def engine_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def kubeconfig(cluster: Cluster, only_operator: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield install_rights(cluster, tmp_path_factory.mktemp("rights"))
     remove_rights(cluster)
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture(scope="package")

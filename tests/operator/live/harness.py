@@ -22,7 +22,7 @@ from tests.cluster.errors import ClusterError
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "strata"
-NAMESPACE = "strata-operator-tests"
+NAMESPACE, RELEASE = "strata-operator-tests", "strata-tests"
 HERE = Path(__file__).parent
 
 
@@ -33,8 +33,8 @@ def build_engine(cluster: Cluster, directory: Path) -> str:
     return cluster.push_binary_image("strata-stand-in", program)
 
 
-def install_rights(cluster: Cluster, directory: Path) -> Path:
-    """The chart's CRD, ServiceAccount and ClusterRole; returns a kubeconfig that acts as that account."""
+def install_rights(cluster: Cluster, directory: Path, *sets: str, release: str = RELEASE) -> Path:
+    """The chart's CRDs, ServiceAccount and roles; returns a kubeconfig that acts as that account. ``sets``: values."""
     cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
     for plural in ("stratamodels", "stratanodes"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
@@ -42,23 +42,24 @@ def install_rights(cluster: Cluster, directory: Path) -> Path:
         cluster.kubectl("create", "namespace", NAMESPACE)
     needed = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding")
     shown = [f"--show-only=templates/{name}.yaml" for name in needed]
-    helm = [str(cluster.bin("helm")), "template", "strata-tests", str(CHART), "--namespace", NAMESPACE, *shown]
+    values = [f"--set={one}" for one in sets]
+    helm = [str(cluster.bin("helm")), "template", release, str(CHART), "--namespace", NAMESPACE, *values, *shown]
     cluster.kubectl("apply", "-f", "-", input=subprocess.run(helm, check=True, capture_output=True, text=True).stdout)
-    token = cluster.kubectl("create", "token", "strata-tests", "-n", NAMESPACE, "--duration=3h").strip()
+    token = cluster.kubectl("create", "token", release, "-n", NAMESPACE, "--duration=3h").strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     config["users"] = [{"name": "operator", "user": {"token": token}}]
     config["contexts"] = [
         {"name": "operator", "context": {"cluster": config["clusters"][0]["name"], "user": "operator"}}
     ]
     config["current-context"] = "operator"
-    path = directory / "operator.kubeconfig"
+    path = directory / f"{release}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return path
 
 
-def remove_rights(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
-    cluster.kubectl("delete", "clusterrole,clusterrolebinding", "strata-tests", "--ignore-not-found")
+def remove_rights(cluster: Cluster, release: str = RELEASE) -> None:
+    """Those in the cluster as a whole."""
+    cluster.kubectl("delete", "clusterrole,clusterrolebinding", release, "--ignore-not-found")
 
 
 def _exists(cluster: Cluster, kind: str, name: str) -> bool:
