@@ -59,7 +59,7 @@ class Engine:
             prefix_cache=fields.flag("prefixCache"),
             block_size=block_size,
             num_kv_tokens=fields.get("numKvTokens", int),
-            gpu_memory_utilization=fields.get("gpuMemoryUtilization", str),
+            gpu_memory_utilization=fields.decimal("gpuMemoryUtilization", 0.1, 1.0),
             max_waiting=fields.get("maxWaiting", int),
             load_stall_seconds=fields.get("loadStallSeconds", int),
             tool_call_parser=fields.choice_or_none("toolCallParser", TOOL_PARSERS),
@@ -67,7 +67,7 @@ class Engine:
             log_level=fields.choice_or_none("logLevel", LOG_LEVELS),
             pipeline_depth=_served("pipelineDepth", fields.get("pipelineDepth", int)),
             cpu_routing_threads=_served("cpuRoutingThreads", fields.get("cpuRoutingThreads", int)),
-            prefetch_probability=_served("prefetch.probability", prefetch.get("probability", str)),
+            prefetch_probability=_served("prefetch.probability", prefetch.decimal("probability", 0.0, 1.0)),
             extra_args=fields.texts("extraArgs"),
         )
 

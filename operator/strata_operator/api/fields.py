@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -66,6 +67,15 @@ class Fields:
         if value is not None and not low <= value <= high:
             raise InvalidSpecError(f"{self._path}.{key} is {value}; allowed are {low} to {high}")
         return value
+
+    def decimal(self, key: str, low: float, high: float) -> str | None:
+        """A decimal number of that range, as the text that it is; None where it is absent."""
+        text = self.get(key, str)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]+([.][0-9]+)?", text) or not low <= float(text) <= high:
+            raise InvalidSpecError(f"{self._path}.{key} is {text!r}; allowed are decimals from '{low}' to '{high}'")
+        return text
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty where it is absent."""

@@ -76,7 +76,10 @@ class StrataModel:
         operator does not know; NotServedError for one that this version does not act on.
         """
         metadata = obj["metadata"]
-        spec = Fields(obj.get("spec") or {}, "spec")
+        table = obj.get("spec") or {}
+        if not isinstance(table, Mapping):
+            raise InvalidSpecError(f"spec is {table!r}; it must be a table")
+        spec = Fields(table, "spec")
         model, quantization, service = spec.table("model"), spec.table("quantization"), spec.table("service")
         quantization.choice("groupSize", (GROUP_SIZE,), GROUP_SIZE)
         parsed = cls(

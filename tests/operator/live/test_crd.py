@@ -11,8 +11,11 @@ import pytest
 import yaml
 
 from tests.cluster import Cluster
-from tests.cluster.errors import ClusterError
+from tests.cluster.api import Api
+from tests.cluster.errors import ApiError, ClusterError
 from tests.operator.live.harness import ROOT, manifest
+from tests.operator.malformed import malformed
+from tests.operator.test_crd import SPEC
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("kubeconfig")]
 
@@ -68,6 +71,7 @@ BAD = [
     ),
     bad({"engine": {"gpuMemoryUtilization": "0.9"}}, "belongs to accelerator nvidia", why="GPU memory of a CPU model"),
     bad({"engine": {"extraArgs": ["--device=cuda"]}}, "--device=cuda", "sets that flag", why="a way round a field"),
+    bad({"engine": {"extraArgs": ["other/model"]}}, "other/model", "one option with its value", why="no option"),
     bad({"cache": {"hostPath": "/"}}, "hostPath is '/'", "absolute path below /", why="the node's root as cache"),
     bad({"service": {"port": 70000}}, "spec.service.port", "less than or equal to 65535", why="port out of range"),
     bad({"scheduling": {"tolerations": [{"operator": "Equal"}]}}, "needs operator: Exists", why="keyless toleration"),
@@ -150,3 +154,18 @@ def test_the_applied_crd_is_the_chart_s(cluster: Cluster) -> None:
     conditions = {one["type"]: one["status"] for one in stored["status"]["conditions"]}
     assert "NonStructuralSchema" not in conditions
     assert conditions["NamesAccepted"] == "True"
+
+
+def test_each_of_some_hundred_malformed_specs_is_refused(cluster: Cluster) -> None:
+    path = "/apis/strata.ai/v1alpha1/namespaces/default/stratamodels?dryRun=All&fieldValidation=Strict"
+    metadata = {"name": "malformed", "namespace": "default"}
+    answers: dict[str, int] = {}
+    with Api(cluster.kubeconfig) as api:
+        for what, spec in malformed(SPEC):
+            obj = {"apiVersion": "strata.ai/v1alpha1", "kind": "StrataModel", "metadata": metadata, "spec": spec}
+            try:
+                api.create(path, obj)
+                answers[what] = 201
+            except ApiError as refusal:
+                answers[what] = refusal.status
+    assert {what: status for what, status in answers.items() if status not in (400, 422)} == {}
