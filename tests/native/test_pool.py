@@ -19,6 +19,7 @@ from strata.native import cores, library
 from strata.native.layout import TileLayout
 from strata.native.mailbox import DONE, LAYER, REQUEST, TOKENS, MailboxLayout
 from strata.native.pool import ExpertPool, PoolOptions
+from strata.native.tuning import DISTANCES, tune_prefetch
 from tests.native.experts import Expert, aligned, expected
 
 LAYOUT = TileLayout("int4", 64, 64)
@@ -275,6 +276,36 @@ def test_threads_that_hang_end_in_errors() -> None:
     for late, stuck in (errors[:2], errors[2:]):
         assert "took more than 0.2 s" in late
         assert "does not end" in stuck
+
+
+def test_the_prefetch_distance_is_what_was_fastest(monkeypatch: pytest.MonkeyPatch, pool: ExpertPool) -> None:
+    layers = Layers()
+    layers.give(pool)
+    clock, distances = 0.0, [-1]
+    layer_of: list[int] = []
+
+    def run(layer: int, tokens: int, x: int, ids: int, weights: int, y: int) -> None:
+        nonlocal clock
+        clock += {0: 3.0, 2368: 2.0, 4736: 1.5, 9472: 2.5}[distances[-1]]
+        layer_of.append(layer)
+        assert sorted((ctypes.c_int32 * 2).from_address(ids)) == [0, 1], "only experts that are in host memory"
+        ExpertPool.run(pool, layer, tokens, x, ids, weights, y)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(pool, "run", run)
+    monkeypatch.setattr(pool, "set_prefetch", distances.append)
+    assert tune_prefetch(pool, layers.table.tolist()) == 4736
+    assert distances[-1] == 4736
+    assert set(layer_of) == {0, 1}
+
+
+def test_another_prefetch_distance_gives_the_same_numbers(pool: ExpertPool) -> None:
+    layers, job = Layers(), Job()
+    layers.give(pool)
+    for distance in (*DISTANCES, 64, 1 << 20):
+        pool.set_prefetch(distance)
+        job.run(pool, 1)
+        assert_right(job, layers, 1)
 
 
 def test_an_idle_pool_takes_no_cpu() -> None:

@@ -57,9 +57,9 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     how.add_argument(
         "--prefetch-bytes",
         type=listed(whole(0)),
-        default=(0, 2368),
+        default=(0, 2368, 4736),
         metavar="N,N,...",
-        help="how far ahead of the reads memory is asked for (default: 0,2368)",
+        help="how far ahead of the reads memory is asked for (default: 0,2368,4736)",
     )
     how.add_argument(
         "--activations",

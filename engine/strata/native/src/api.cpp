@@ -60,7 +60,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 2; }
+EXPORT int32_t strata_interface() { return 3; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -127,6 +127,8 @@ EXPORT int32_t strata_pool_close(Handle* handle) {
 EXPORT void strata_pool_set_table(Handle* handle, const uint64_t* table, int64_t layers, int64_t experts) {
   handle->experts->set_table(table, size_t(layers), size_t(experts));
 }
+
+EXPORT void strata_pool_set_prefetch(Handle* handle, int64_t bytes) { handle->experts->set_prefetch(size_t(bytes)); }
 
 // A Fault.
 EXPORT int32_t strata_pool_run(Handle* handle, int64_t layer, int64_t tokens, const void* x, const int32_t* ids,

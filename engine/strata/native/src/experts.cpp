@@ -26,7 +26,7 @@ Experts::Experts(const ExpertsConfig& config, const Kernels& kernels, Pool& pool
       token_bytes_(outer_.num_bytes()), rounded_bytes_(inner_.num_bytes()), product_floats_(inner_.groups * GROUP),
       hidden_step_(std::max<size_t>(1, config.unit_bytes / (2 * config.layout.gate_block_bytes()))),
       output_step_minimum_(config.unit_bytes / config.layout.down_block_bytes()),
-      order_(config.max_tokens * config.top_k), chosen_(new Chosen[config.max_tokens * config.top_k]),
+      prefetch_(config.prefetch), order_(config.max_tokens * config.top_k), chosen_(new Chosen[config.max_tokens * config.top_k]),
       tokens_(config.max_tokens * token_bytes_),
       products_(config.max_tokens * config.top_k * product_floats_ * sizeof(float)),
       rounded_(config.max_tokens * config.top_k * rounded_bytes_) {
@@ -147,7 +147,7 @@ void Experts::multiply_hidden(const Chosen& chosen, size_t block, const uint8_t*
   for (size_t at = 0; at < chosen.count; at += CHUNK) {
     const size_t count = std::min(CHUNK, chosen.count - at);
     for (size_t i = 0; i < count; ++i) activations[i] = rounded_token(order_[chosen.first + at + i].token);
-    const size_t prefetch = at == 0 ? config_.prefetch : 0;
+    const size_t prefetch = at == 0 ? prefetch_ : 0;
     kernels_.multiply({tiles, outer_, activations, count, gate, tiles + bytes, prefetch});
     kernels_.multiply({tiles + bytes, outer_, activations, count, up, next, prefetch});
     for (size_t i = 0; i < count; ++i) {
@@ -190,7 +190,7 @@ void Experts::add_output(const Chosen& chosen, size_t block, const uint8_t* next
   for (size_t at = 0; at < chosen.count; at += CHUNK) {
     const size_t count = std::min(CHUNK, chosen.count - at);
     for (size_t i = 0; i < count; ++i) activations[i] = rounded_product(chosen.first + at + i);
-    kernels_.multiply({tiles, inner_, activations, count, out, next, at == 0 ? config_.prefetch : 0});
+    kernels_.multiply({tiles, inner_, activations, count, out, next, at == 0 ? prefetch_ : 0});
     for (size_t i = 0; i < count; ++i) {
       const Pair& pair = order_[chosen.first + at + i];
       float* y = request_.y + pair.token * layout.hidden + block * ROWS;

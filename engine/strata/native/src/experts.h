@@ -46,6 +46,9 @@ class Experts : public Work {
   // Host addresses [layers, experts] of the blobs, 0 where an expert is not in host memory. Stays the caller's.
   void set_table(const uint64_t* table, size_t layers, size_t experts);
 
+  // Between two jobs: how far ahead of the reads memory is asked for; see RowBlock.
+  void set_prefetch(size_t bytes) { prefetch_ = bytes; }
+
   // Orders a request's tokens by experts; the number of its units in `units`.
   Fault prepare(const Request& request, Units& units);
 
@@ -86,6 +89,7 @@ class Experts : public Work {
   const size_t token_bytes_, rounded_bytes_, product_floats_;
   const size_t hidden_step_, output_step_minimum_;  // row blocks of a unit
 
+  size_t prefetch_;
   const uint64_t* table_ = nullptr;
   size_t layers_ = 0, experts_ = 0;
 
