@@ -125,8 +125,12 @@ def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
 def _on_cards(model: StrataModel, shape: Shape, matching: Iterable[Candidate], serves_host_experts: bool) -> Verdict:
     plans: dict[str, dict[str, Any]] = {}  # by node
     short: list[tuple[Candidate, _Shortage]] = []
+    known: dict[object, tuple[_Shortage | None, dict[str, Any]]] = {}  # by what counts of a node: many are alike
     for one in matching:
-        shortage, plan = _on_card(model, shape, one, serves_host_experts)
+        facts = _facts(one)
+        if facts not in known:
+            known[facts] = _on_card(model, shape, one, serves_host_experts)
+        shortage, plan = known[facts]
         if shortage is not None:
             short.append((one, shortage))
         else:
@@ -148,6 +152,18 @@ def _on_cards(model: StrataModel, shape: Shape, matching: Iterable[Candidate], s
         *([shortage.advice] if shortage.advice else []),
     ]
     return Verdict(False, "NotEnoughVram" if shortage.resource == "VRAM" else "NotEnoughMemory", ". ".join(parts))
+
+
+def _facts(one: Candidate) -> object:
+    gpu, calibration = one.gpu, one.node.status.calibration
+    card = (gpu.product, gpu.vram_bytes, gpu.usable_vram_bytes, gpu.pcie.max_generation, gpu.pcie.max_width)
+    return (*card, one.host_bytes, calibration and (calibration.dram_megabytes_per_second, _copy_rate(one.node, gpu)))
+
+
+def _copy_rate(node: StrataNode, gpu: Gpu) -> int | None:
+    """As the agent measured it, in 10^6 bytes a second."""
+    copies = node.status.calibration.host_to_device if node.status.calibration is not None else ()
+    return next((one.megabytes_per_second for one in copies if one.uuid == gpu.uuid), None)
 
 
 def _on_card(
@@ -203,8 +219,7 @@ def _machine(gpu: Gpu, node: StrataNode, model: StrataModel, *, measured: bool) 
     dram = pcie
     calibration = node.status.calibration
     if measured and calibration is not None:
-        copies = {one.uuid: one.megabytes_per_second for one in calibration.host_to_device}
-        pcie = copies.get(gpu.uuid, 0) * 1e6 or pcie
+        pcie = (_copy_rate(node, gpu) or 0) * 1e6 or pcie
         dram = (calibration.dram_megabytes_per_second or 0) * 1e6 or dram
     return Machine(vram, pinned, Rates(device=card.vram_gbps * 1e9, pcie=pcie, dram=dram))
 

@@ -31,7 +31,7 @@ from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
-from strata_operator.fit import judge, least_vram_gib, shape_of
+from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import at_least
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import JOB, children, preflight
@@ -74,12 +74,14 @@ class Reconciler:
         self._has_monitors = has_monitors
         self._clock = clock
         self._outbox = events.Outbox(client, clock)
+        self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what they were asked of
 
     def __call__(self, key: Key) -> Result:
         """Raises UnavailableError where the API server should be asked again later."""
         obj = self._cache.model(key)
         if obj is None:
             self._outbox.forget(key)
+            self._verdicts.pop(key, None)
             return Result("gone")
         try:
             # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
@@ -101,10 +103,11 @@ class Reconciler:
 
     def _reconcile(self, key: Key, obj: Mapping[str, Any]) -> Result:
         """Raises MissingError where the model is gone, LeavingError where it is about to go."""
+        version = self._nodes.fit_version  # before the nodes are looked at: what changes meanwhile is judged again
         observed = self._observe(key)
         try:
             newest = StrataModel.parse(obj)
-            fit = judge(newest, shape_of(newest), observed.nodes)
+            fit = self._judge(key, newest, observed, version)
             target = aim(newest, observed, fit, obj["status"], render=self._render, now=self._clock())
         except InvalidSpecError as error:
             generation = obj["metadata"]["generation"]
@@ -153,6 +156,15 @@ class Reconciler:
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
+    def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:
+        """Once for each spec and each change of the nodes' inventory: with hundreds of nodes it takes milliseconds."""
+        asked = (model.uid, model.generation, version)
+        known = self._verdicts.get(key)
+        if known is None or known[0] != asked:
+            known = asked, judge(model, shape_of(model), observed.nodes)
+            self._verdicts[key] = known
+        return known[1]
+
     def _observe(self, key: Key) -> Observed:
         return replace(self._cache.observe(key), nodes=self._nodes.all(), used_gpus=self._cache.used_gpus())
 
@@ -187,8 +199,10 @@ class Reconciler:
         the last, so that none is left behind.
         """
         metadata = obj["metadata"]
-        todo = tuning.actions(tuning.key(*key), wishes, self._nodes.all())
         has_finalizer = TUNING_FINALIZER in metadata.get("finalizers", ())
+        if not (has_wishes or has_finalizer):
+            return False
+        todo = tuning.actions(tuning.key(*key), wishes, self._nodes.all())
         if has_wishes and not has_finalizer:
             self._set_finalizer(key, metadata["uid"], present=True)
         self._apply_wishes(key, todo)

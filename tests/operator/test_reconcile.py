@@ -6,12 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from strata_operator import reconcile
 from strata_operator.api.conditions import find
 from strata_operator.api.errors import LeavingError, RefusedError, UnavailableError
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
+from strata_operator.fit import Verdict, judge
 from strata_operator.reconcile import (
     BLOCKED_SECONDS,
     CREATING_SECONDS,
@@ -142,6 +144,29 @@ def test_a_card_that_is_too_small_matches_no_pod() -> None:
     least = {one["key"]: int(one["values"][0]) for one in asked}
     assert 16 < least["strata.ai/vram-gib"] < 24
     assert 16 * 1024 < least["nvidia.com/gpu.memory"] < 24564
+
+
+def test_a_spec_is_judged_once_until_a_node_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(*args: Any) -> Verdict:
+        asked.append(1)
+        return judge(*args)
+
+    monkeypatch.setattr(reconcile, "judge", counted)
+    world = World(**QWEN)
+    world.nodes.put("StrataNode", node_object("large"))
+    world.run()
+    world.run()
+    assert len(asked) == 1
+    world.nodes.put("StrataNode", node_object("larger", gpus=[gpu(vram_gib=48)]))
+    world.run()
+    assert len(asked) == 2
+    assert "larger" in world.condition("Fits")["message"]
+    world.model["spec"]["engine"] = {"maxModelLen": 2048}
+    world.change(generation=2)
+    world.run()
+    assert len(asked) == 3
 
 
 def test_what_runs_goes_on_when_a_new_spec_fits_nowhere() -> None:

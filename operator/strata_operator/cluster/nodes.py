@@ -24,11 +24,15 @@ class Nodes:
         self._on_tuning = on_tuning
         self._lock = threading.Lock()
         self._nodes: dict[str, tuple[int, StrataNode]] = {}  # with the version
+        self._all: tuple[StrataNode, ...] | None = None  # None: to be made again
+        self.fit_version = 0  # another number once something changed by which a model fits or not
 
     def all(self) -> tuple[StrataNode, ...]:
         """In the order of their names."""
         with self._lock:
-            return tuple(node for _, (_, node) in sorted(self._nodes.items()))
+            if self._all is None:
+                self._all = tuple(node for _, (_, node) in sorted(self._nodes.items()))
+            return self._all
 
     def put(self, kind: str, obj: Mapping[str, Any]) -> None:
         """A node as its watch, or the answer to our own apply, shows it."""
@@ -44,12 +48,14 @@ class Nodes:
             if before is not None and before.uid == new.uid and held >= version:
                 return
             self._nodes[name] = (version, new)
+            self._all = None
         self._tell(before, new)
 
     def remove(self, kind: str, obj: Mapping[str, Any]) -> None:
         """A node that is gone."""
         with self._lock:
             _, before = self._nodes.pop(obj["metadata"]["name"], (0, None))
+            self._all = None
         if before is not None:
             self._tell(before, None)
 
@@ -66,6 +72,8 @@ class Nodes:
 
     def _tell(self, before: StrataNode | None, new: StrataNode | None) -> None:
         if _inventory(before) != _inventory(new):
+            with self._lock:
+                self.fit_version += 1
             self._on_fit()
         wishes = {wish.model for node in (before, new) if node for wish in node.spec.tuning.models}
         for model in sorted(wishes):
