@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.engine.load import load_engine
 from strata.engine.loop import EngineLoop
 from strata.request import GenerationRequest, SamplingParams
 from strata.runner.runner import Runner
@@ -15,7 +18,7 @@ from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.store.locate import resolve
 from strata.store.reader import Store
 from tests.engine import float32
-from tests.engine.tiny_llama import write_checkpoint
+from tests.engine.tiny_llama import EXPERTS, write_checkpoint
 from tests.models.tiny import relative
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -95,3 +98,28 @@ def test_requests_draw_the_same_tokens_as_on_the_cpu(checkpoint: Path) -> None:
         drawn.append(tokens(loop))
     assert drawn[0] == drawn[1]
     assert all(drawn[1].values())
+
+
+@pytest.mark.parametrize("experts", [{}, EXPERTS], ids=["dense", "experts"])
+def test_graphs_and_steps_ahead_change_no_token(
+    tmp_path: Path, experts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four requests that begin and end together, so that every step is one of the captured sizes."""
+    store = resolve(str(write_checkpoint(tmp_path / "tiny", **experts)), "int4", tmp_path / "cache")
+    drawn = []
+    for cuda_graphs, runs_ahead in ((False, False), (True, False), (True, True)):
+        monkeypatch.setattr(Runner, "runs_ahead", runs_ahead)
+        asked = config(store, "int4", "cuda")
+        loop = load_engine(
+            replace(
+                asked,
+                device=replace(asked.device, cuda_graphs=cuda_graphs),
+                scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=256),
+            )
+        )
+        for number in range(4):
+            params = SamplingParams(max_tokens=40, temperature=0.7 * (number % 2), seed=number, ignore_eos=True)
+            loop.add(GenerationRequest(f"r{number}", TOKENS[number : number + 20], params))
+        drawn.append(tokens(loop))
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert all(len(ids) == 40 for ids in drawn[0].values())

@@ -15,6 +15,7 @@ from strata.engine.messages import LoadProgress
 from strata.errors import RequestError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from strata.runner.runner import Runner
+from strata.sampling import filters
 from strata.store.locate import resolve
 from tests.engine import float32
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
@@ -266,6 +267,23 @@ def test_a_step_is_taken_in_while_the_next_one_runs(store: Path, monkeypatch: py
     loop.add(request(1, max_tokens=4, ignore_eos=True))
     run(loop)
     assert events == ["run", "run", "finish", "run", "finish", "run", "finish", "finish"], "one step of each token"
+
+
+def test_a_step_that_began_with_another_token_is_run_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filters that leave more than the first look sees."""
+    requests = [request(number, temperature=1.5, seed=number, top_p=0.99, ignore_eos=True) for number in range(3)]
+
+    def outputs() -> Outputs:
+        loop = float32.load(config(store))
+        loop._sampler._draws_at_once = loop._runner.runs_ahead
+        for wanted in requests:
+            loop.add(wanted)
+        return run(loop)
+
+    expected = outputs()
+    monkeypatch.setattr(filters, "LOOKS", (2,))
+    monkeypatch.setattr(Runner, "runs_ahead", True)
+    assert outputs() == expected
 
 
 def test_a_token_outside_of_the_vocabulary_is_refused(store: Path) -> None:

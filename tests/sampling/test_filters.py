@@ -87,7 +87,7 @@ def test_the_ends_of_the_range_pick_tokens_that_are_there(uniform: float, top_k:
 
 
 def test_no_pick_is_outside_of_the_row() -> None:
-    assert filters._pick(torch.full((1, VOCAB), torch.nan), [0.5]).tolist() == [VOCAB - 1]
+    assert filters.pick(torch.full((1, VOCAB), torch.nan), [0.5]).tolist() == [VOCAB - 1]
 
 
 def test_unlikely_tokens_are_not_swallowed() -> None:

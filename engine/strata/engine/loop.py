@@ -153,7 +153,10 @@ class EngineLoop:
             following = self._scheduler.schedule_ahead(step.batch)
             if following is not None:
                 self._ahead = self._launch(following, drawing.token_ids)
-        return self._sampler.finish(drawing)
+        drawn = self._sampler.finish(drawing)
+        if drawing.was_wrong and self._ahead is not None:  # it began with another token
+            self._ahead = self._launch(self._ahead.batch, drawing.token_ids)
+        return drawn
 
     def _admit(self, request: GenerationRequest, arrived: float, matcher: LLMatcher | None = None) -> None:
         self._scheduler.add(request, arrived)

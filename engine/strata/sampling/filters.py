@@ -14,18 +14,18 @@ from torch.nn import functional
 LOOKS = (512, 4096)
 
 
-def scale(logits: Tensor, temperature: Sequence[float]) -> Tensor:
+def scale(logits: Tensor, temperature: Sequence[float] | Tensor) -> Tensor:
     """logits [rows, vocab] less each row's largest, divided by its temperature > 0: no temperature overflows."""
     shifted = logits - logits.amax(-1, keepdim=True)
-    return shifted.div_(torch.tensor(temperature, dtype=logits.dtype, device=logits.device)[:, None])
+    return shifted.div_(torch.as_tensor(temperature, dtype=logits.dtype, device=logits.device)[:, None])
 
 
-def drop_unlikely(scaled: Tensor, min_p: Sequence[float]) -> Tensor:
+def drop_unlikely(scaled: Tensor, min_p: Sequence[float] | Tensor) -> Tensor:
     """-inf in the place of tokens less likely than ``min_p`` of the likeliest (Nguyen et al. 2024), changed in place.
 
     scaled [rows, vocab] as ``scale`` gives it, so that a row's largest is 0. top_k and top_p see what is left.
     """
-    least = torch.tensor(min_p, dtype=scaled.dtype, device=scaled.device).log_()
+    least = torch.as_tensor(min_p, dtype=scaled.dtype, device=scaled.device).log()
     return scaled.masked_fill_(scaled < least[:, None], -torch.inf)
 
 
@@ -49,12 +49,12 @@ def draw(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float], uniform: 
     filtered = [i for i, it_is in enumerate(is_filtered) if it_is]
     token_ids = [0] * len(top_k)
     if whole:
-        chosen = _pick(rows_of(scaled, whole).softmax(-1), [uniform[i] for i in whole])
+        chosen = pick(rows_of(scaled, whole).softmax(-1), [uniform[i] for i in whole])
         _scatter(token_ids, whole, chosen)
     if filtered:
         rest = rows_of(scaled, filtered)
         ids, probs = candidates(rest, [top_k[i] for i in filtered], [top_p[i] for i in filtered])
-        chosen = _pick(probs, [uniform[i] for i in filtered])
+        chosen = pick(probs, [uniform[i] for i in filtered])
         _scatter(token_ids, filtered, ids.gather(-1, chosen[:, None])[:, 0])
     return token_ids
 
@@ -73,34 +73,35 @@ def candidates(scaled: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> 
     probs = torch.zeros(rows, 0, device=scaled.device)
     for width in (*(look for look in LOOKS if look < vocab), vocab):
         subset = rows_of(scaled, pending)
-        found = _filter(subset, width, [limits[i] for i in pending], [top_p[i] for i in pending])
+        found = look(subset, width, [limits[i] for i in pending], [top_p[i] for i in pending])
         ids, probs = (functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in (ids, probs))
         ids[pending], probs[pending] = found.ids, found.probs
-        pending = [i for i, complete in zip(pending, found.complete, strict=True) if not complete]
+        pending = [i for i, complete in zip(pending, found.complete.tolist(), strict=True) if not complete]
         if not pending:
             break
     return ids, probs
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """ids and probs as ``candidates`` gives them, of each row's likeliest; complete: whether they hold all that the
-    row's filters leave."""
+class Found:
+    """ids and probs as ``candidates`` gives them, of each row's likeliest; complete: bool [rows], whether they hold all
+    that the row's filters leave."""
 
     ids: Tensor
     probs: Tensor
-    complete: list[bool]
+    complete: Tensor
 
 
-def _filter(scaled: Tensor, width: int, limits: Sequence[int], top_p: Sequence[float]) -> _Found:
-    """The filters over each row's ``width`` likeliest tokens."""
-    vocab = scaled.shape[1]
+def look(scaled: Tensor, width: int, limits: Sequence[int] | Tensor, top_p: Sequence[float] | Tensor) -> Found:
+    """The filters over each row's ``width`` likeliest tokens. ``limits``: top_k, the whole vocabulary where it is off.
+    Asks the device for nothing."""
+    rows, vocab = scaled.shape
     values, ids = likeliest(scaled, width)
-    limit = torch.tensor(limits, device=scaled.device)[:, None]
-    nucleus = torch.tensor(top_p, dtype=torch.float64, device=scaled.device)[:, None]
+    limit = torch.as_tensor(limits, dtype=torch.int64, device=scaled.device)[:, None]
+    nucleus = torch.as_tensor(top_p, dtype=torch.float64, device=scaled.device)[:, None]
     kept = values.masked_fill(torch.arange(width, device=scaled.device) >= limit, -torch.inf)
     total = kept.logsumexp(-1, keepdim=True)
-    if max(limits) == vocab:  # what top_k does not cut is measured against all
+    if isinstance(limits, Tensor) or max(limits) == vocab:  # what top_k does not cut is measured against all
         total = torch.where(limit < vocab, total, scaled.logsumexp(-1, keepdim=True))
     probs = (kept - total).exp()
     before = probs.cumsum(-1, dtype=torch.float64).sub_(probs)
@@ -108,16 +109,16 @@ def _filter(scaled: Tensor, width: int, limits: Sequence[int], top_p: Sequence[f
     # Of the tokens alike to the last one seen, some may not be among the values: a row that keeps any needs them all.
     beyond = values.masked_fill(probs == 0, torch.inf).amin(-1) > values[:, -1]
     complete = beyond & ((limit <= width) | (limit == vocab))[:, 0]
-    return _Found(ids, probs, [True] * len(limits) if width == vocab else complete.tolist())
+    return Found(ids, probs, complete.new_ones(rows) if width == vocab else complete)
 
 
-def _pick(probs: Tensor, uniform: Sequence[float]) -> Tensor:
+def pick(probs: Tensor, uniform: Sequence[float] | Tensor) -> Tensor:
     """Index of the token at the share ``uniform`` of the mass of each row of probs [rows, n]: int64 [rows].
 
     The sums are in float64: in float32 the likely tokens would swallow the unlikely ones.
     """
     sums = probs.cumsum(-1, dtype=torch.float64)
-    target = sums[:, -1:] * torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
+    target = sums[:, -1:] * torch.as_tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
     return torch.searchsorted(sums, target, right=True)[:, 0].clamp_(max=probs.shape[1] - 1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ class Received:
         else:
             self._tensor = tensor.clone()
 
-    def tolist(self) -> list[int]:
+    def tolist(self) -> list[Any]:
         """Its numbers; waits for them."""
         if self._event is not None:
             self._event.synchronize()

@@ -14,6 +14,7 @@ from torch import Tensor
 from strata.kernels.argmax.reference import argmax
 from strata.request import SamplingParams, TokenLogprobs
 from strata.sampling.adjust import Adjustment, adjust, needs_adjusting
+from strata.sampling.at_once import draw_at_once
 from strata.sampling.filters import draw, drop_unlikely, likeliest, rows_of, scale
 from strata.sampling.grammar import Masks
 from strata.sampling.receive import Received
@@ -48,25 +49,42 @@ class RequestState:
     num_tokens: int  # of the prompt and drawn so far: the position of the next token
     adjustment: Adjustment | None
     matcher: LLMatcher | None
+    is_flat: bool = False  # its filters left more than ``draw_at_once`` looks at
 
     @property
-    def takes_best(self) -> bool:
-        """Whether its next token is the likeliest, and nothing else is asked for."""
-        return (
-            self.params.temperature < MIN_TEMPERATURE
-            and self.params.logprobs is None
-            and self.adjustment is None
-            and self.matcher is None
-        )
+    def is_greedy(self) -> bool:
+        return self.params.temperature < MIN_TEMPERATURE
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its logits, its temperature and its filters are all that its next token takes."""
+        return self.params.logprobs is None and self.adjustment is None and self.matcher is None
+
+    def next_uniform(self) -> float | None:
+        """For the next draw; None for a greedy request. The draw after that gets another one."""
+        self.num_tokens += 1
+        return None if self.is_greedy else uniform(self.seed, self.num_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True)
+class Unsure:
+    """Draws of ``draw_at_once``, and what a second look takes: each request's logits and number."""
+
+    drawn: Received  # int64 [2, rows]
+    requests: Sequence[RequestState]
+    scaled: Tensor
+    uniform: Sequence[float | None]
+
+
+@dataclass(slots=True)
 class Drawing:
     """A draw on which the device may still work. token_ids: int64 [rows] there, -1 for a row without a token; whoever
-    computes the next step may read them. drawn: the same for the host, once it is there."""
+    computes the next step may read them, and has to do it again where ``finish`` makes ``was_wrong`` true. drawn: the
+    same for the host, once it is there."""
 
     token_ids: Tensor
-    drawn: Drawn | Received
+    drawn: Drawn | Received | Unsure
+    was_wrong: bool = False
 
 
 class Sampler:
@@ -80,6 +98,7 @@ class Sampler:
         self.vocab_size = vocab_size
         self.device = device
         self._requests: dict[str, RequestState] = {}
+        self._draws_at_once = device.type == "cuda"
         self._masks = Masks(vocab_size)
 
     def add(
@@ -115,25 +134,52 @@ class Sampler:
     def begin(self, logits: Tensor, requests: Sequence[RequestState], best: Tensor | None = None) -> Drawing:
         """Draw one token for each row of logits float32 [rows, vocab], and record it as the request's.
 
-        ``best``: what ``kernels.argmax`` makes of the logits, if that is there already. Where that is all that is asked
-        for, the host does not wait for the device. Neither is kept.
+        ``best``: what ``kernels.argmax`` makes of the logits, if that is there already. With it the host waits for a
+        card only where a request has penalties, a bias, a grammar or logprobs. Neither is kept.
 
         No token for a row that has no finite largest number: nothing can be drawn from it. Other rows do not suffer.
         """
         assert logits.shape == (len(requests), self.vocab_size), f"{list(logits.shape)} for {len(requests)} requests"
-        if best is not None and all(request.takes_best for request in requests):
-            for request in requests:
-                request.num_tokens += 1
-            return Drawing(best, Received(best))
+        if best is not None and all(request.is_plain for request in requests):
+            if all(request.is_greedy for request in requests):
+                for request in requests:
+                    request.next_uniform()
+                return Drawing(best, Received(best))
+            if self._draws_at_once and not any(request.is_flat for request in requests):
+                return self._begin_at_once(logits, requests, best)
         drawn = self._sample(logits, requests, best)
-        token_ids = [-1 if token_id is None else token_id for token_id in drawn.token_ids]
-        return Drawing(torch.tensor(token_ids, dtype=torch.int64).to(self.device, non_blocking=True), drawn)
+        return Drawing(self._on_device(drawn.token_ids), drawn)
 
+    @torch.inference_mode()
     def finish(self, drawing: Drawing) -> Drawn:
         """What was drawn; waits for the device."""
         if isinstance(drawing.drawn, Drawn):
             return drawing.drawn
-        return Drawn([None if token_id < 0 else token_id for token_id in drawing.drawn.tolist()])
+        if isinstance(drawing.drawn, Received):
+            return Drawn([None if token_id < 0 else token_id for token_id in drawing.drawn.tolist()])
+        return self._second_look(drawing, drawing.drawn)
+
+    def _begin_at_once(self, logits: Tensor, requests: Sequence[RequestState], best: Tensor) -> Drawing:
+        numbers = [request.next_uniform() for request in requests]
+        drawn, scaled = draw_at_once(logits, best, [request.params for request in requests], numbers)
+        return Drawing(drawn[0], Unsure(Received(drawn), requests, scaled, numbers))
+
+    def _second_look(self, drawing: Drawing, unsure: Unsure) -> Drawn:
+        tokens, sure = unsure.drawn.tolist()
+        token_ids = [None if token_id < 0 else token_id for token_id in tokens]
+        for row, (request, number) in enumerate(zip(unsure.requests, unsure.uniform, strict=True)):
+            if not sure[row]:
+                assert number is not None, "a greedy token is sure"
+                request.is_flat, params = True, request.params
+                (token_ids[row],) = draw(unsure.scaled[row : row + 1], [params.top_k], [params.top_p], [number])
+        if not all(sure):
+            drawing.was_wrong = True
+            drawing.token_ids = self._on_device(token_ids)
+        return Drawn(token_ids)
+
+    def _on_device(self, token_ids: Sequence[int | None]) -> Tensor:
+        known = [-1 if token_id is None else token_id for token_id in token_ids]
+        return torch.tensor(known, dtype=torch.int64).to(self.device, non_blocking=True)
 
     def _sample(self, logits: Tensor, requests: Sequence[RequestState], best: Tensor | None) -> Drawn:
         adjusted = self._adjust(logits, requests)
@@ -169,11 +215,7 @@ class Sampler:
 
     def _draw(self, logits: Tensor, requests: Sequence[RequestState], token_ids: list[int | None]) -> None:
         """Put drawn tokens in the place of the likeliest, where a request is not greedy."""
-        random = [
-            i
-            for i, request in enumerate(requests)
-            if request.params.temperature >= MIN_TEMPERATURE and token_ids[i] is not None
-        ]
+        random = [i for i, request in enumerate(requests) if not request.is_greedy and token_ids[i] is not None]
         if not random:
             return
         params = [requests[i].params for i in random]
