@@ -10,6 +10,8 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
 # Two files at a time, since many tests wait for a process or a server. Those on a cluster share one, and its machine.
+# Tests start many interpreters, which without compiled files would each compile all they import.
+unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
