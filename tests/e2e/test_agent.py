@@ -194,6 +194,7 @@ def test_the_life_of_an_agent(agents: Agents) -> None:
     job = f"job/{RELEASE}-uninstall"
     cluster.kubectl("-n", NAMESPACE, "wait", "--for=condition=Complete", job, "--timeout=180s")
     assert agents.node() == {}
+    assert "strata.ai/" not in cluster.kubectl("get", "node", cluster.node, "-o", "jsonpath={.metadata.labels}")
     assert cluster.kubectl("-n", NAMESPACE, "get", "daemonsets", "-o", "name").strip() == ""
     assert "every setting has its original value" in cluster.kubectl("-n", NAMESPACE, "logs", job)
 

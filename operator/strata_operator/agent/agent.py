@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from strata_operator.agent import hugepages, report
 from strata_operator.agent.errors import HardwareError
 from strata_operator.agent.governor import Governor, degrees_too_hot
-from strata_operator.agent.hardware import Gpus, Host
+from strata_operator.agent.hardware import Card, Gpus, Host
 from strata_operator.agent.health import LOADED_PERCENT, CardHealth, Health, step
 from strata_operator.agent.hugepages import Reserver
 from strata_operator.agent.mirror import Mirror
@@ -31,6 +32,7 @@ from strata_operator.api.node import (
     FORGET_FAULTS_ANNOTATION,
     PAGE_BYTES,
     Calibration,
+    HostToDevice,
     NodeSpec,
     NodeStatus,
     Originals,
@@ -40,6 +42,7 @@ from strata_operator.api.quantity import parse_bytes
 
 log = logging.getLogger(__name__)
 
+USED_SHARE = 0.05  # of a card's memory; a desktop takes less, a model more
 MOST_EVENTS = 100  # that wait while the API server is away; the oldest are dropped
 
 
@@ -76,7 +79,7 @@ class Agent:
         self._status: NodeStatus | None = None  # None until the StrataNode was seen, or is known not to be there
         self._conditions: tuple[Mapping[str, Any], ...] = ()
         self._outbox: list[Event] = []
-        self._cannot_measure = False
+        self._unmeasurable: set[str] = set()  # by this process
         self.snapshot = Snapshot()
 
     @property
@@ -138,16 +141,29 @@ class Agent:
             self._status = replace(self._status, faults=(), gpus=())
 
     def _calibrated(self, status: NodeStatus, seen: Observation) -> NodeStatus:
-        """Measured once for a node, while no card works: a model would be slower for that second."""
-        is_busy = any((reading.utilization_percent or 0) >= LOADED_PERCENT for reading in seen.readings.values())
-        if status.calibration is not None or is_busy or not seen.cards or self._cannot_measure:
+        """Each measured once, and only while nobody works: a model would be slower meanwhile."""
+        held = status.calibration or Calibration()
+        if any(_is_used(card, seen) for card in seen.cards) or not seen.cards:
             return status
+        dram = held.dram_megabytes_per_second or self._measured("memory", self._host.dram_bandwidth)
+        copies = {one.uuid: one.megabytes_per_second for one in held.host_to_device}
+        for uuid in {card.uuid for card in seen.cards} - set(copies):
+            measured = self._measured(uuid, partial(self._gpus.copy_bandwidth, uuid))
+            if measured is not None:
+                copies[uuid] = measured
+        made = Calibration(dram, tuple(HostToDevice(uuid, copies[uuid]) for uuid in sorted(copies)))
+        return replace(status, calibration=made if made != Calibration() else None)
+
+    def _measured(self, what: str, measure: Callable[[], int]) -> int | None:
+        """None where it fails, and has failed in this process before."""
+        if what in self._unmeasurable:
+            return None
         try:
-            return replace(status, calibration=Calibration(dram_megabytes_per_second=self._host.dram_bandwidth()))
+            return measure()
         except HardwareError as error:
             log.warning("%s", error)
-            self._cannot_measure = True  # until the next process
-            return status
+            self._unmeasurable.add(what)
+            return None
 
     # -- change -------------------------------------------------------------------------------------------------------
 
@@ -288,3 +304,12 @@ class Agent:
             log.warning("not told yet: %s", error)
             return False
         return True
+
+
+def _is_used(card: Card, seen: Observation) -> bool:
+    """Whether somebody computes there or holds memory; a card that cannot be read counts as used."""
+    reading = seen.readings.get(card.uuid)
+    if reading is None:
+        return True
+    is_busy = (reading.utilization_percent or 0) >= LOADED_PERCENT
+    return is_busy or (reading.vram_used_bytes or 0) > USED_SHARE * card.vram_bytes

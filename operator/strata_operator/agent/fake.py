@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strata.plan.fake_nvml import GIB, FakeCard, FakeNvml, FakeNvmlError
-from strata_operator.agent.nvml import THROTTLE_REASONS
+from strata_operator.agent.nvml import THROTTLE_REASONS, NvmlGpus
 
 
 @dataclass
@@ -145,6 +145,7 @@ class FakeDriver(FakeNvml):
         super().__init__(cards, **options)
         self.cards: list[SimulatedCard] = list(cards)  # type: ignore[assignment]
         self.num_event_sets = 0
+        self.num_copies = 0
         self.errors: dict[str, int] = {}  # NVML's code for each function that is to fail, by its name
         self.sets: list[tuple[str, str, Any]] = []  # function, UUID and value of all that was set
         self._clock = clock
@@ -162,6 +163,12 @@ class FakeDriver(FakeNvml):
     def advance(self, seconds: float) -> None:
         for card in self.cards:
             card.advance(seconds)
+
+    def copy_bandwidth(self, uuid: str) -> int:
+        """Not NVML's: for ``nvml.NvmlGpus``, 10^6 bytes a second."""
+        self.num_copies += 1
+        (card,) = (card for card in self.cards if card.uuid == uuid)
+        return {3: 12_300, 4: 24_600, 5: 52_000}[card.max_pcie_generation or 3]
 
     def nvmlDeviceGetCount(self) -> int:
         self._step()
@@ -302,6 +309,11 @@ class FakeDriver(FakeNvml):
             passed, self._at = now - self._at, now
             for card in self.cards:
                 card.advance(passed)
+
+
+def gpus_of(driver: FakeDriver) -> NvmlGpus:
+    """The agent's own code over a fake driver."""
+    return NvmlGpus(driver, driver.copy_bandwidth)
 
 
 def _uuid(product: int, number: int) -> str:

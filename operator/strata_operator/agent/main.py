@@ -148,17 +148,19 @@ def _uninstall(options: argparse.Namespace) -> int:
 
 def hardware(fake: Path | None) -> tuple[Gpus, Host]:
     """This node's cards and host; or those of ``fake``, which is said loudly. Raises InvalidSpecError."""
+    from strata_operator.agent import copies
     from strata_operator.agent.nvml import NvmlGpus, load_library
     from strata_operator.agent.sysfs import Sysfs
     from strata_operator.agent.watchdog import WatchedGpus
 
     if fake is None:
-        return WatchedGpus(NvmlGpus(load_library())), Sysfs()
+        return WatchedGpus(NvmlGpus(load_library(), copies.measure)), Sysfs()
+    from strata_operator.agent.fake import gpus_of
     from strata_operator.agent.fake_file import FakeFile
 
     log.warning("=== FAKE === cards and host are those of %s; nothing real is read or set === FAKE ===", fake)
     made = FakeFile(fake, Path(tempfile.mkdtemp(prefix="strata-agent-fake-")))
-    return WatchedGpus(NvmlGpus(made.driver)), made.host
+    return WatchedGpus(gpus_of(made.driver)), made.host
 
 
 def client(on_request: Callable[[str, int], None]) -> Client:

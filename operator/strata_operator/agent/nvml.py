@@ -64,10 +64,14 @@ _KINDS: dict[int, tuple[type[HardwareError], str]] = {
 
 
 class NvmlGpus:
-    """Opens the library when it is first asked, and anew after the driver went away. Not thread-safe for one card."""
+    """Opens the library when it is first asked, and anew after the driver went away. Not thread-safe for one card.
 
-    def __init__(self, library: Any) -> None:
+    ``measure_copies`` takes a UUID; NVML itself cannot copy.
+    """
+
+    def __init__(self, library: Any, measure_copies: Callable[[str], int]) -> None:
         self._library = library
+        self._measure_copies = measure_copies
         self._is_open = False
         self._events: Any | None = None
         self._registered: set[str] = set()
@@ -162,6 +166,9 @@ class NvmlGpus:
                     raise
                 if event.eventType & _XID_EVENTS:
                     taken.append(Xid(self._uuid(event.device), int(event.eventData)))
+
+    def copy_bandwidth(self, uuid: str) -> int:
+        return self._measure_copies(uuid)
 
     def set_power_limit(self, uuid: str, milliwatts: int) -> None:
         with self._of(uuid) as (library, handle):

@@ -10,7 +10,7 @@ from strata_operator.agent.agent import Agent
 from strata_operator.agent.mirror import Mirror
 from strata_operator.api.conditions import having
 from strata_operator.api.errors import MissingError
-from strata_operator.api.node import NODE_KIND
+from strata_operator.api.node import NODE_KIND, NODE_LABELS
 from strata_operator.cluster.client import Client
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def restore_everywhere(
 def uninstall(
     client: Client, namespace: str, daemon_set: str, *, has_time: Callable[[], bool], pause: Callable[[], None]
 ) -> dict[str, list[str]]:
-    """Give back everywhere, then end the agents and delete their StrataNodes; what is left by node.
+    """Give back everywhere, then end the agents and delete what they made; what is left by node.
 
     The agents end before the StrataNodes go: they would make them again, and the operator would have them tuned.
     Raises ApiError.
@@ -78,9 +78,20 @@ def uninstall(
         pause()
     objects, _ = client.list_all(NODE_KIND)
     for name in (obj["metadata"]["name"] for obj in objects):
+        _unmark(client, name)
         if name not in waiting:  # with its original values a node can still be put right
             client.delete(NODE_KIND, None, name)
     return waiting
+
+
+def _unmark(client: Client, name: str) -> None:
+    """Take the agent's labels and taint off the Node."""
+    mirror = Mirror(client, name)
+    try:
+        mirror.put("Node", client.get("Node", None, name))
+        mirror.mark_node(dict.fromkeys(NODE_LABELS), is_unhealthy=False)
+    except MissingError:
+        log.info("%s: there is no such Node any more", name)
 
 
 def left(obj: Any) -> list[str]:

@@ -41,6 +41,9 @@ class WatchedGpus:
     def read(self, uuid: str) -> Reading:
         return self._call(uuid, lambda: self._gpus.read(uuid))
 
+    def copy_bandwidth(self, uuid: str) -> int:
+        return self._gpus.copy_bandwidth(uuid)  # which is a process of its own, with an end of its own
+
     def set_power_limit(self, uuid: str, milliwatts: int) -> None:
         self._call(uuid, lambda: self._gpus.set_power_limit(uuid, milliwatts))
 

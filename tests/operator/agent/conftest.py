@@ -10,10 +10,9 @@ from typing import Any, cast
 import pytest
 
 from strata_operator.agent.agent import Agent
-from strata_operator.agent.fake import FakeDriver, SimulatedCard
+from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of
 from strata_operator.agent.fake_host import FakeSysfs
 from strata_operator.agent.mirror import Mirror
-from strata_operator.agent.nvml import NvmlGpus
 from strata_operator.api.errors import UnavailableError
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import Client
@@ -37,7 +36,7 @@ class World:
 
     def restart(self) -> None:
         self.mirror = Mirror(cast("Client", self.client), NODE)
-        self.agent = Agent(NvmlGpus(self.driver), self.host, self.mirror, monotonic=self.clock, wall=self.wall)
+        self.agent = Agent(gpus_of(self.driver), self.host, self.mirror, monotonic=self.clock, wall=self.wall)
 
     def clock(self) -> float:
         return self.seconds

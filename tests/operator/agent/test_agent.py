@@ -45,16 +45,30 @@ def test_the_first_turn_makes_the_strata_node_and_says_what_is_there(world: Make
     assert here.client.events() == []
 
 
-def test_the_memory_s_bandwidth_is_measured_once_and_not_under_load(world: Make) -> None:
-    here = world(rtx3090(load=1.0))
+@pytest.mark.parametrize("used", [{"load": 1.0}, {"vram_used_bytes": 20 << 30}], ids=["computes", "holds memory"])
+def test_bandwidths_are_measured_once_and_never_beside_a_model(world: Make, used: dict[str, Any]) -> None:
+    here = world(rtx3090(**used))
     here.turn(3)
-    assert here.host.num_measurements == 0
-    here.cards[0].load = 0.0
+    assert (here.host.num_measurements, here.driver.num_copies) == (0, 0)
+    here.cards[0].load, here.cards[0].vram_used_bytes = 0.0, 512 << 20
     here.turn(3)
     here.restart()
     here.turn(3)
-    assert here.host.num_measurements == 1  # by the process before
-    assert here.status["calibration"] == {"dramMegabytesPerSecond": 60_000}
+    assert (here.host.num_measurements, here.driver.num_copies) == (1, 1)  # by the process before
+    assert here.status["calibration"] == {
+        "dramMegabytesPerSecond": 60_000,
+        "hostToDevice": [{"uuid": here.cards[0].uuid, "megabytesPerSecond": 24_600}],
+    }
+
+
+def test_a_card_that_comes_later_is_measured_too(world: Make) -> None:
+    here = world(rtx3090(1))
+    here.turn()
+    here.cards.append(rtx3090(2))
+    here.driver.cards.append(here.cards[1])
+    here.turn()
+    assert [one["uuid"] for one in here.status["calibration"]["hostToDevice"]] == [card.uuid for card in here.cards]
+    assert (here.host.num_measurements, here.driver.num_copies) == (1, 2)
 
 
 def test_a_measurement_that_fails_is_not_tried_all_the_time(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +81,7 @@ def test_a_measurement_that_fails_is_not_tried_all_the_time(world: Make, monkeyp
     monkeypatch.setattr(here.host, "dram_bandwidth", fail)
     here.turn(5)
     assert len(tries) == 1
-    assert "calibration" not in here.status
+    assert "dramMegabytesPerSecond" not in here.status["calibration"]  # of the links it is told nevertheless
 
 
 def test_nothing_is_written_while_nothing_changes(world: Make) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from strata_operator.agent import health as rooms
-from strata_operator.agent.fake import FakeDriver, h200, rtx3090
+from strata_operator.agent.fake import FakeDriver, gpus_of, h200, rtx3090
 from strata_operator.agent.fake_host import FakeSysfs
 from strata_operator.agent.hardware import Reading, Xid
 from strata_operator.agent.health import RECOVERY_SECONDS, TURNS, CardHealth, Health, is_below, lost, step
-from strata_operator.agent.nvml import NvmlGpus
 from strata_operator.agent.observe import Observation, observe
 from strata_operator.agent.watchdog import WatchedGpus
 from strata_operator.api.conditions import Trouble
@@ -19,7 +18,7 @@ from strata_operator.api.node import Fault, Pcie
 
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 A = rtx3090(1)
-CARDS = NvmlGpus(FakeDriver([A])).find().cards
+CARDS = gpus_of(FakeDriver([A])).find().cards
 
 
 def seen(**fields: Any) -> Observation:
@@ -128,7 +127,7 @@ def test_observing_a_node(tmp_path: Path) -> None:
     host = FakeSysfs(tmp_path)
     host.put_card("00000000:65:00.0", 1)
     known = {card.uuid for card in driver.cards}
-    one = observe(WatchedGpus(NvmlGpus(driver), seconds=0.1), host, known)
+    one = observe(WatchedGpus(gpus_of(driver), seconds=0.1), host, known)
     stuck.let_go.set()
     assert set(one.readings) == {well.uuid}
     assert one.failures[failing.uuid].reason == "GpuFails"
@@ -143,14 +142,14 @@ def test_observing_a_node(tmp_path: Path) -> None:
 
 
 def test_a_card_that_is_not_listed_any_more_is_lost(tmp_path: Path) -> None:
-    one = observe(NvmlGpus(FakeDriver([A])), FakeSysfs(tmp_path), {A.uuid, "GPU-gone"})
+    one = observe(gpus_of(FakeDriver([A])), FakeSysfs(tmp_path), {A.uuid, "GPU-gone"})
     assert one.lost == {"GPU-gone": "the driver does not list it any more"}
 
 
 def test_a_card_that_fails_is_not_a_card_that_is_gone(tmp_path: Path) -> None:
     """The driver does not tell its UUID, and it may be over at the next look."""
     bad = rtx3090(2, errors={"nvmlDeviceGetName": 999})
-    one = observe(NvmlGpus(FakeDriver([A, bad])), FakeSysfs(tmp_path), {A.uuid, bad.uuid})
+    one = observe(gpus_of(FakeDriver([A, bad])), FakeSysfs(tmp_path), {A.uuid, bad.uuid})
     assert (one.lost, [trouble.reason for trouble in one.failures.values()]) == ({}, ["GpuFails"])
     assert set(one.readings) == {A.uuid}
 
@@ -158,13 +157,13 @@ def test_a_card_that_fails_is_not_a_card_that_is_gone(tmp_path: Path) -> None:
 def test_faults_that_are_not_told_hide_nothing_else(tmp_path: Path) -> None:
     driver = FakeDriver([A])
     driver.errors["nvmlEventSetWait_v2"] = 15
-    one = observe(NvmlGpus(driver), FakeSysfs(tmp_path), {A.uuid})
+    one = observe(gpus_of(driver), FakeSysfs(tmp_path), {A.uuid})
     assert (one.driver, one.xids, set(one.readings)) == (None, (), {A.uuid})
 
 
 def test_a_lost_card_that_nobody_knew_is_told(tmp_path: Path) -> None:
     """The agent came after the fall: the driver counts the card and does not tell its UUID."""
-    one = observe(NvmlGpus(FakeDriver([A, rtx3090(2, lost=True)])), FakeSysfs(tmp_path), ())
+    one = observe(gpus_of(FakeDriver([A, rtx3090(2, lost=True)])), FakeSysfs(tmp_path), ())
     assert list(one.lost) == ["unknown"]
 
 
@@ -173,7 +172,7 @@ def test_a_lost_card_that_nobody_knew_is_told(tmp_path: Path) -> None:
     [(9, "DriverMissing"), (12, "DriverMissing"), (18, "DriverMismatch"), (4, "NoPermission"), (999, "DriverFails")],
 )
 def test_without_a_driver_the_host_is_still_seen(tmp_path: Path, code: int, reason: str) -> None:
-    one = observe(NvmlGpus(FakeDriver(init_error=code)), FakeSysfs(tmp_path), {A.uuid})
+    one = observe(gpus_of(FakeDriver(init_error=code)), FakeSysfs(tmp_path), {A.uuid})
     assert one.driver is not None
     assert one.driver.reason == reason
     assert one.lost == {}  # who cannot look cannot say that a card is gone
@@ -183,7 +182,7 @@ def test_without_a_driver_the_host_is_still_seen(tmp_path: Path, code: int, reas
 def test_a_host_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     host = FakeSysfs(tmp_path)
     (tmp_path / "proc/sys/kernel/random/boot_id").unlink()
-    one = observe(NvmlGpus(FakeDriver([A])), host, ())
+    one = observe(gpus_of(FakeDriver([A])), host, ())
     assert [trouble.reason for trouble in one.troubles] == ["HostUnreadable"]
     assert (one.boot_id, len(one.readings)) == (None, 1)
 

@@ -20,16 +20,16 @@ from strata_operator.agent.errors import (
     OutOfRangeError,
     UnsupportedError,
 )
-from strata_operator.agent.fake import FakeDriver, h200, rtx3090, rtx4090, rtx4090_48g
+from strata_operator.agent.fake import FakeDriver, gpus_of, h200, rtx3090, rtx4090, rtx4090_48g
 from strata_operator.agent.hardware import Xid
-from strata_operator.agent.nvml import NvmlGpus, product
+from strata_operator.agent.nvml import product
 
 GIB = 1 << 30
 
 
 def test_a_3090_is_told_as_it_is() -> None:
     driver = FakeDriver([rtx3090()])
-    gpus = NvmlGpus(driver)
+    gpus = gpus_of(driver)
     (card,) = gpus.find().cards
     assert card.product == "NVIDIA-GeForce-RTX-3090"
     assert (card.vram_bytes, card.usable_vram_bytes) == (24 * GIB, 24 * GIB - (400 << 20))
@@ -48,20 +48,20 @@ def test_a_3090_is_told_as_it_is() -> None:
 
 
 def test_cards_of_one_name_and_different_memory_stay_apart() -> None:
-    small, large = NvmlGpus(FakeDriver([rtx4090(), rtx4090_48g()])).find().cards
+    small, large = gpus_of(FakeDriver([rtx4090(), rtx4090_48g()])).find().cards
     assert small.product == large.product == "NVIDIA-GeForce-RTX-4090"
     assert (small.vram_bytes, large.vram_bytes) == (24564 << 20, 49140 << 20)
 
 
 def test_a_data_centre_card_tells_memory_temperature_and_ecc() -> None:
     card = h200(memory_temperature=61, ecc_errors=2)
-    reading = NvmlGpus(FakeDriver([card])).read(card.uuid)
+    reading = gpus_of(FakeDriver([card])).read(card.uuid)
     assert (reading.memory_temperature_c, reading.uncorrected_ecc_errors) == (61, 2)
 
 
 def test_what_is_set_reaches_the_very_card() -> None:
     first, second = rtx3090(1), rtx3090(2)
-    gpus = NvmlGpus(FakeDriver([first, second]))
+    gpus = gpus_of(FakeDriver([first, second]))
     gpus.set_persistence_mode(second.uuid, True)
     gpus.set_power_limit(second.uuid, 280_000)
     gpus.lock_clock(second.uuid, "sm", 1500)
@@ -92,13 +92,13 @@ def test_what_is_set_reaches_the_very_card() -> None:
 def test_every_code_is_an_error_of_ours_that_says_what_to_do(code: int, kind: type[HardwareError]) -> None:
     card = rtx3090(errors={"nvmlDeviceSetPowerManagementLimit": code})
     with pytest.raises(HardwareError, match=rf"card {card.uuid}: NVML says .*; \w+") as raised:
-        NvmlGpus(FakeDriver([card])).set_power_limit(card.uuid, 200_000)
+        gpus_of(FakeDriver([card])).set_power_limit(card.uuid, 200_000)
     assert type(raised.value) is kind
 
 
 def test_a_lost_card_leaves_the_others() -> None:
     lost, well = rtx3090(1, lost=True), rtx3090(2)
-    gpus = NvmlGpus(FakeDriver([lost, well]))
+    gpus = gpus_of(FakeDriver([lost, well]))
     found = gpus.find()
     assert [card.uuid for card in found.cards] == [well.uuid]
     assert len(found.lost) == 1
@@ -109,7 +109,7 @@ def test_a_lost_card_leaves_the_others() -> None:
 
 def test_the_library_is_opened_again_after_the_driver_came_back() -> None:
     driver = FakeDriver([rtx3090()])
-    gpus = NvmlGpus(driver)
+    gpus = gpus_of(driver)
     assert len(gpus.find().cards) == 1
     driver.fail(FakeDriver.NVML_ERROR_DRIVER_NOT_LOADED)
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_the_library_is_opened_again_after_the_driver_came_back() -> None:
 def test_faults_are_taken_once_with_their_card() -> None:
     first, second = rtx3090(1), rtx3090(2)
     driver = FakeDriver([first, second])
-    gpus = NvmlGpus(driver)
+    gpus = gpus_of(driver)
     assert gpus.take_xids() == ()
     driver.send_xid(second, 79)
     driver.send_xid(first, 31)
@@ -133,7 +133,7 @@ def test_faults_are_taken_once_with_their_card() -> None:
 def test_after_a_lost_card_faults_are_told_of_a_new_set() -> None:
     card = rtx3090()
     driver = FakeDriver([card])
-    gpus = NvmlGpus(driver)
+    gpus = gpus_of(driver)
     assert gpus.take_xids() == ()
     driver.errors["nvmlEventSetWait_v2"] = FakeDriver.NVML_ERROR_GPU_IS_LOST
     with pytest.raises(GpuLostError):
@@ -147,7 +147,7 @@ def test_after_a_lost_card_faults_are_told_of_a_new_set() -> None:
 
 def test_a_card_that_fails_leaves_the_others() -> None:
     bad, well = rtx3090(1, errors={"nvmlDeviceGetName": 999}), rtx3090(2)
-    found = NvmlGpus(FakeDriver([bad, well])).find()
+    found = gpus_of(FakeDriver([bad, well])).find()
     assert [card.uuid for card in found.cards] == [well.uuid]
     assert (found.lost, len(found.failing)) == ((), 1)
 
@@ -155,7 +155,7 @@ def test_a_card_that_fails_leaves_the_others() -> None:
 def test_a_setting_that_a_card_lacks_is_none_and_not_an_error() -> None:
     errors = dict.fromkeys(("nvmlDeviceGetFanSpeed", "nvmlDeviceGetTotalEnergyConsumption"), 3)
     card = rtx3090(errors={**errors, "nvmlDeviceGetPersistenceMode": 4})
-    reading = NvmlGpus(FakeDriver([card])).read(card.uuid)
+    reading = gpus_of(FakeDriver([card])).read(card.uuid)
     assert (reading.fan_percent, reading.energy, reading.persistence_mode) == (None, None, None)
     assert reading.power is not None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_operator.agent import nvml, sysfs
+from strata_operator.agent import copies, nvml, sysfs
 from strata_operator.agent.errors import DriverMissingError
 from strata_operator.agent.hardware import Card, Reading
 from strata_operator.agent.nvml import NvmlGpus, load_library
@@ -18,7 +18,7 @@ from strata_operator.agent.watchdog import WatchedGpus
 
 @pytest.fixture(scope="module")
 def gpus() -> WatchedGpus:
-    made = WatchedGpus(NvmlGpus(load_library()))
+    made = WatchedGpus(NvmlGpus(load_library(), copies.measure))
     try:
         cards = made.find().cards
     except DriverMissingError as error:
@@ -46,6 +46,16 @@ def _is_plausible(card: Card, now: Reading) -> None:
         assert low <= now.power_limit <= high
     if now.pcie_generation is not None and card.max_pcie_generation is not None:
         assert 1 <= now.pcie_generation <= card.max_pcie_generation
+
+
+def test_copies_are_as_fast_as_the_link(gpus: WatchedGpus) -> None:
+    """It takes 300 MiB of the card for some seconds, and changes no setting."""
+    card = gpus.find().cards[0]
+    measured = gpus.copy_bandwidth(card.uuid)
+    assert 1_000 < measured < 1_000_000
+    # 985 * 10^6 bytes a second and lane on generation 3, and twice that with each further one.
+    if card.max_pcie_generation is not None and card.max_pcie_width is not None:
+        assert measured < 985 * 2 ** (card.max_pcie_generation - 3) * card.max_pcie_width
 
 
 def test_faults_can_be_asked_for(gpus: WatchedGpus) -> None:

@@ -8,7 +8,7 @@ import pytest
 from strata_operator.agent.fake import rtx3090
 from strata_operator.agent.restore import left, restore_everywhere, restore_here, uninstall
 from strata_operator.api.errors import UnavailableError
-from strata_operator.api.node import NODE_KIND
+from strata_operator.api.node import NODE_KIND, UNHEALTHY_TAINT
 from strata_operator.cluster.client import Client
 from tests.operator.agent.conftest import NODE, World
 
@@ -120,12 +120,19 @@ def daemon_set(world: World, events: list[str]) -> Callable[[], None]:
 
 def test_uninstalling_restores_ends_the_agents_and_deletes_the_strata_nodes_in_that_order(tuned: World) -> None:
     ready(tuned, "True")
+    tuned.cards[0].errors["nvmlDeviceGetPowerUsage"] = 999
+    tuned.turn(2)
+    tuned.cards[0].errors.clear()
+    tuned.turn()
+    assert [taint["key"] for taint in tuned.node["spec"]["taints"]] == [UNHEALTHY_TAINT]
     events: list[str] = []
     pause = daemon_set(tuned, events)
     tuned.client.calls.clear()
     assert uninstall(client(tuned), "ns", "agent", has_time=lambda: True, pause=pause) == {}
     assert tuned.cards[0].power_limit == 300_000
     assert events == ["list Pod ns a=b"] * 2
+    assert tuned.node["spec"]["taints"] == []
+    assert not any(label.startswith("strata.ai/") for label in tuned.node["metadata"]["labels"])
     deletes = [call for call in tuned.client.calls if call.startswith("delete")]
     assert deletes == ["delete DaemonSet", f"delete {NODE_KIND}"]
     assert (NODE_KIND, "", NODE) not in tuned.client.objects

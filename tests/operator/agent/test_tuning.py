@@ -12,9 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from strata_operator.agent.fake import FakeDriver, SimulatedCard, rtx3090, rtx4090
-from strata_operator.agent.hardware import Card, Reading
-from strata_operator.agent.nvml import NvmlGpus
+from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of, rtx3090, rtx4090
+from strata_operator.agent.hardware import Card, Gpus, Reading
 from strata_operator.agent.tuner import Outcome, Record, Tuner
 from strata_operator.agent.tuning import Action, plan
 from strata_operator.agent.wishes import CardWish, Limit
@@ -22,7 +21,7 @@ from strata_operator.api.errors import UnavailableError
 from strata_operator.api.node import GpuOriginals
 
 UUID = rtx3090().uuid
-CARD = NvmlGpus(FakeDriver([rtx3090()])).find().cards[0]
+CARD = gpus_of(FakeDriver([rtx3090()])).find().cards[0]
 NONE = GpuOriginals(UUID)
 
 
@@ -182,14 +181,14 @@ def test_actions_are_told_in_words() -> None:
     assert str(act("memory", None)) == f"memory clock of {UUID} unlocked"
 
 
-def read(gpus: NvmlGpus) -> tuple[tuple[Card, ...], dict[str, Reading]]:
+def read(gpus: Gpus) -> tuple[tuple[Card, ...], dict[str, Reading]]:
     cards = gpus.find().cards
     return cards, {card.uuid: gpus.read(card.uuid) for card in cards}
 
 
 def test_one_card_s_refusal_leaves_the_others() -> None:
     bad, good = rtx3090(1, errors={"nvmlDeviceSetPowerManagementLimit": 4}), rtx3090(2)
-    gpus = NvmlGpus(FakeDriver([bad, good]))
+    gpus = gpus_of(FakeDriver([bad, good]))
     cards, readings = read(gpus)
     wishes = {card.uuid: wish(200) for card in cards}
     outcome = Tuner(gpus).turn(cards, readings, wishes, (), caps={}, write=lambda record: None)
@@ -202,7 +201,7 @@ def test_one_card_s_refusal_leaves_the_others() -> None:
 def test_without_a_record_nothing_is_changed() -> None:
     card = rtx3090()
     driver = FakeDriver([card])
-    gpus = NvmlGpus(driver)
+    gpus = gpus_of(driver)
     cards, readings = read(gpus)
 
     def refuse(record: Record) -> None:
@@ -216,7 +215,7 @@ def test_without_a_record_nothing_is_changed() -> None:
 def test_the_record_of_a_card_that_is_away_stays_and_follows_its_uuid() -> None:
     first, second = rtx3090(1), rtx3090(2)
     driver = FakeDriver([first, second])
-    gpus = NvmlGpus(driver)
+    gpus = gpus_of(driver)
     kept: list[Record] = [()]
     tuner = Tuner(gpus)
 
@@ -271,7 +270,7 @@ class Lives(RuleBasedStateMachine):
         return card.power_limit, card.persistence, card.sm_lock, card.memory_lock
 
     def restart(self) -> None:
-        self.gpus = NvmlGpus(self.driver)
+        self.gpus = gpus_of(self.driver)
         self.tuner = Tuner(self.gpus)
         self.left: int | None = None
 

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from strata_operator.agent.errors import GpuLostError, HungError
-from strata_operator.agent.fake import FakeDriver, rtx3090
-from strata_operator.agent.nvml import NvmlGpus
+from strata_operator.agent.fake import FakeDriver, gpus_of, rtx3090
 from strata_operator.agent.watchdog import WatchedGpus
 
 
@@ -16,7 +15,7 @@ def num_threads(uuid: str) -> int:
 
 def test_a_call_that_hangs_costs_one_thread_and_only_its_card() -> None:
     stuck, well = rtx3090(1, hangs={"nvmlDeviceGetPowerUsage"}), rtx3090(2)
-    gpus = WatchedGpus(NvmlGpus(FakeDriver([stuck, well])), seconds=0.05)
+    gpus = WatchedGpus(gpus_of(FakeDriver([stuck, well])), seconds=0.05)
     for _ in range(3):
         with pytest.raises(HungError, match=f"{stuck.uuid}: no answer from the driver within 0.05 s"):
             gpus.read(stuck.uuid)
@@ -28,7 +27,7 @@ def test_a_call_that_hangs_costs_one_thread_and_only_its_card() -> None:
 
 def test_a_card_whose_call_came_back_is_asked_again() -> None:
     card = rtx3090(hangs={"nvmlDeviceGetPowerUsage"})
-    gpus = WatchedGpus(NvmlGpus(FakeDriver([card])), seconds=0.05)
+    gpus = WatchedGpus(gpus_of(FakeDriver([card])), seconds=0.05)
     with pytest.raises(HungError):
         gpus.read(card.uuid)
     card.hangs.clear()
@@ -39,7 +38,7 @@ def test_a_card_whose_call_came_back_is_asked_again() -> None:
 
 def test_errors_and_settings_pass_through() -> None:
     card = rtx3090()
-    gpus = WatchedGpus(NvmlGpus(FakeDriver([card])))
+    gpus = WatchedGpus(gpus_of(FakeDriver([card])))
     gpus.set_power_limit(card.uuid, 200_000)
     gpus.set_persistence_mode(card.uuid, True)
     gpus.lock_clock(card.uuid, "sm", 1200)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_operator.agent.fake import FakeDriver, SimulatedCard, rtx3090, rtx4090
+from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of, rtx3090, rtx4090
 from strata_operator.agent.hardware import Card
-from strata_operator.agent.nvml import NvmlGpus
 from strata_operator.agent.wishes import Limit, resolve
 from strata_operator.api.node import NodeSpec, Tuning, Wish
 
@@ -17,7 +16,7 @@ LIMITS = {A.uuid: 350_000, B.uuid: 350_000}
 
 
 def cards(*simulated: SimulatedCard) -> tuple[Card, ...]:
-    return NvmlGpus(FakeDriver(simulated or (A, B))).find().cards
+    return gpus_of(FakeDriver(simulated or (A, B))).find().cards
 
 
 def spec(*wishes: Wish, **fields: Any) -> NodeSpec:
