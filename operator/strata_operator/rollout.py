@@ -25,6 +25,8 @@ from strata_operator.inventory import candidates
 # Seconds for which a trouble must last before the revision counts as failed. What may pass by itself gets longer.
 _PATIENCE = {"EngineFailed": 60.0, "OutOfMemory": 60.0, "ImagePullFailed": 120.0, "ContainerRefused": 120.0}
 _LONG_PATIENCE = 300.0
+REFUSALS = 5  # pods that nodes refused, before none is tried for a while
+RESPITE_SECONDS = 300.0
 STUCK_SECONDS = 60.0  # after the end of a pod's grace period
 
 T = TypeVar("T")
@@ -150,6 +152,19 @@ def has_room(model: StrataModel, observed: Observed, fit: Verdict) -> bool:
 
 def _waits_for_room(pod: Pod, revision: str) -> bool:
     return pod.revision == revision and pod.trouble is not None and pod.trouble.reason == "Unschedulable"
+
+
+def respite(pods: Sequence[Pod], revision: str, now: datetime) -> float | None:
+    """Seconds for which no pod should be tried, since nodes refuse one after the other; None: go on.
+
+    A ReplicaSet puts another pod in the place of one that a kubelet refused at once, and without end.
+    """
+    refused = [pod for pod in pods if pod.failed and pod.revision == revision and pod.since]
+    if len(refused) < REFUSALS or any(pod.ready for pod in pods if pod.revision == revision):
+        return None
+    newest = max(datetime.fromisoformat(pod.since) for pod in refused)
+    left = RESPITE_SECONDS - (now - newest).total_seconds()
+    return left if left > 0 else None
 
 
 def stuck(pods: Sequence[Pod], now: datetime) -> Trouble | None:

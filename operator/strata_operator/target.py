@@ -65,7 +65,12 @@ def aim(
             return _with_strategy(goal, observed, fit, render)
         memory = replace(memory, failure=None)  # there is nothing to go back to
     goal = Target(model, newest, revision, hold, memory, look_again)
-    return _with_strategy(_after_preflight(goal, observed, fit, render), observed, fit, render)
+    goal = _with_strategy(_after_preflight(goal, observed, fit, render), observed, fit, render)
+    pause = rollout.respite(observed.pods, revision, now)
+    if pause is None:
+        return goal
+    # What is asked for stays; the Deployment alone has no replicas meanwhile.
+    return replace(goal, desired=render(replace(model, suspend=True), False), look_again=pause)
 
 
 def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:

@@ -463,6 +463,24 @@ def test_where_a_card_is_free_the_new_pod_is_its_own_preflight() -> None:
     assert after["strategy"]["rollingUpdate"]["maxSurge"] == 1
 
 
+def test_a_flood_of_refused_pods_is_stopped_and_tried_again_later() -> None:
+    world = World()
+    world.run()
+    for number in range(5):
+        world.put_pod(name=f"m-{number}", phase="Failed", reason="UnexpectedAdmissionError", message="no card is left")
+    world.now = CREATED + timedelta(seconds=60)
+    assert world.run() == Result("changed", again_in=240)
+    assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 0
+    assert world.condition("Degraded")["reason"] == "PodFailed"
+    assert "no card is left" in world.condition("Ready")["message"]
+    world.client.writes()
+    assert world.run().outcome == "unchanged"
+    assert world.client.writes() == []
+    world.now = CREATED + timedelta(seconds=300)
+    world.run()
+    assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 1
+
+
 def test_an_unknown_model_is_gone() -> None:
     assert World().reconcile(("ns", "other")) == Result("gone")
 

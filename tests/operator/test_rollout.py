@@ -13,7 +13,17 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
 from strata_operator.render import children
-from strata_operator.rollout import Failure, Memory, Served, after_look, after_success, has_room, starts_first, stuck
+from strata_operator.rollout import (
+    Failure,
+    Memory,
+    Served,
+    after_look,
+    after_success,
+    has_room,
+    respite,
+    starts_first,
+    stuck,
+)
 from tests.operator.samples import CPU, NVIDIA, child, gpu, model, node_object, pod, rollout
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -161,6 +171,26 @@ def test_a_free_card_on_a_node_that_does_not_fit_is_none() -> None:
     observed = seen(live("old"), OLD, used=1, nodes=2)
     assert has_room(model(hardware=NVIDIA), observed, Verdict(True, "Fits", "", None, ("gpu-1",)))
     assert not has_room(model(hardware=NVIDIA), observed, Verdict(True, "Fits", "", None, ("gpu-0",)))
+
+
+def refused(number: int, since: str = "2026-01-01T11:59:00Z") -> list[Pod]:
+    return [replace(pod(f"f{n}", revision="new", failed=True), since=since) for n in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([], None, id="none"),
+        pytest.param(refused(4), None, id="a few"),
+        pytest.param(refused(5), 240, id="one after the other"),
+        pytest.param([*refused(9), *refused(1, "2026-01-01T11:59:30Z")], 270, id="the newest counts"),
+        pytest.param(refused(5, "2026-01-01T11:55:00Z"), None, id="tried again after a while"),
+        pytest.param([*refused(9), pod("p", revision="new", ready=True)], None, id="one of them serves"),
+        pytest.param([replace(one, revision="old") for one in refused(9)], None, id="of another revision"),
+    ],
+)
+def test_pods_that_nodes_refuse_are_not_made_without_end(pods: list[Pod], expected: float | None) -> None:
+    assert respite(pods, "new", NOW) == expected
 
 
 @pytest.mark.parametrize(

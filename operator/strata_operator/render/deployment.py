@@ -14,9 +14,9 @@ from strata_operator.render.merge import merge
 from strata_operator.render.meta import digest, labels, manifest, selector
 from strata_operator.render.volumes import volumes
 
-# The startup probe's budget, in seconds: a first start converts the checkpoint and reads the store from a slow disk.
-# The engine itself ends, with its reason, when loading fails; this only ends one that hangs.
-STARTUP_SECONDS = 3600
+# The startup probe's budget, in seconds: it ends no load that moves, however slow the line or the disk. One that does
+# not move is ended by the engine itself, with its reason (--load-stall-seconds).
+STARTUP_SECONDS = 24 * 3600
 STARTUP_PERIOD_SECONDS = 2
 # The Deployment's deadline must outlast pulling the image and that budget, or a good slow load is called a failure.
 PROGRESS_DEADLINE_SECONDS = 2 * STARTUP_SECONDS
