@@ -21,9 +21,10 @@ from torch import Tensor
 from strata.kernels.attention.batch import PagedBatch
 from strata.kernels.attention.functions import LOG2E, attend, block_numbers, rotated
 from strata.kernels.attention.tuning import DecodeTuning
+from strata.kernels.launch import early
 from strata.kernels.layer import Heads, Rotation
 from strata.kernels.rows import GROUP, QuantizedRows
-from strata.kernels.triton_functions import store_groups
+from strata.kernels.triton_functions import overlap_launches, store_groups
 
 MAX_SPLITS = 64
 
@@ -42,6 +43,7 @@ def decode(
     splits = _num_splits(heads, tuning, batch, cache.shape[1])
     shares = seqs * num_heads * splits
     maxima, sums, values = torch.empty(shares * (2 + dims), device=qkv.device).split([shares, shares, shares * dims])
+    queries = triton.next_power_of_2(num_heads // heads.num_kv_heads)
     starts = batch.starts if batch.max_query > 1 else None
     split_kernel[(heads.num_kv_heads, seqs, splits)](
         qkv,
@@ -67,9 +69,11 @@ def decode(
         WINDOW=heads.window,
         TILE=tuning.tile,
         STAGES=tuning.stages,
-        ROWS=max(16, triton.next_power_of_2(num_heads // heads.num_kv_heads)),
+        QUERIES=queries,
+        ROWS=max(16, queries),
         DIMS=max(16, triton.next_power_of_2(dims)),
         num_warps=tuning.warps,
+        **early(),
     )
     quantized = isinstance(out, QuantizedRows)
     run = math.gcd(dims, GROUP)
@@ -87,11 +91,11 @@ def decode(
         HEAD_DIM=dims,
         WINDOW=heads.window,
         TILE=tuning.tile,
-        SPLITS=MAX_SPLITS,
         CHUNK=tuning.chunk,
         RUN=run,
         RUNS=tuning.columns // run,
         num_warps=tuning.combine_warps,
+        **early(),
     )
 
 
@@ -141,7 +145,9 @@ def split_kernel(
     WINDOW: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
-    ROWS: tl.constexpr,  # HEADS // KV_HEADS, padded for a product
+    EARLY: tl.constexpr,
+    QUERIES: tl.constexpr,  # HEADS // KV_HEADS, padded to a power of two; ROWS: to what a product takes
+    ROWS: tl.constexpr,
     DIMS: tl.constexpr,  # HEAD_DIM, likewise
 ):
     kv_head, seq, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -158,52 +164,61 @@ def split_kernel(
 
     GROUP: tl.constexpr = HEADS // KV_HEADS
     WIDTH: tl.constexpr = KV_HEADS * HEAD_DIM
-    r, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
+    dims = tl.arange(0, DIMS)
     inside = dims < HEAD_DIM
     table_ptr = tables_ptr + seq.to(tl.int64) * max_blocks
     keys_ptr = cache_ptr + kv_head * HEAD_DIM
     stop = tl.minimum(end, length - 1)  # the new token's are not in the cache yet
-    # The first tile is on its way while the query is turned: with short sequences it is the only one.
+    # Nothing of this was written in the step that runs. With short sequences the first tile is the only one.
     block = block_numbers(table_ptr, begin, stop, BLOCK_SIZE, TILE)
     key, value, seen = _tile(keys_ptr, block, begin, stop, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, DIMS)
-    block = block_numbers(table_ptr, begin + TILE, stop, BLOCK_SIZE, TILE)
+    overlap_launches(EARLY)
 
     heads_ptr = qkv_ptr + row.to(tl.int64) * (HEADS * HEAD_DIM + 2 * WIDTH)
     cos_ptr += row.to(tl.int64) * HEAD_DIM
     sin_ptr += row.to(tl.int64) * HEAD_DIM
+    r = tl.arange(0, QUERIES)
     query = rotated(heads_ptr, kv_head * GROUP + r, r < GROUP, dims, query_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
     query = (query * (LOG2E / HEAD_DIM**0.5)).to(tl.bfloat16)
 
-    top = tl.full((ROWS,), -1e30, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    out = tl.zeros((ROWS, DIMS), tl.float32)
+    # The softmax begins with the new token in the last split, with nothing in the others.
+    last = end == length
+    own = HEADS + kv_head + tl.arange(0, 1)
+    new_key = rotated(
+        heads_ptr, own, last & (own < HEADS + KV_HEADS), dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM
+    )
+    new_key = tl.sum(new_key, 0).to(tl.bfloat16)
+    new_value = tl.load(heads_ptr + (HEADS + KV_HEADS + kv_head) * HEAD_DIM + dims, mask=inside & last, other=0.0)
+    at = cache_ptr + tl.load(slots_ptr + row, mask=last, other=0) * (2 * WIDTH) + kv_head * HEAD_DIM + dims
+    tl.store(at, new_key, mask=inside & last)
+    tl.store(at + WIDTH, new_value, mask=inside & last)
+    query = _rows(query, ROWS)
+    score = tl.sum(query.to(tl.float32) * new_key.to(tl.float32)[None, :], 1)
+    top = tl.where(last, score, -1e30)
+    total = tl.zeros((ROWS,), tl.float32) + tl.where(last, 1.0, 0.0)
+    out = tl.zeros((ROWS, DIMS), tl.float32) + new_value.to(tl.float32)[None, :]
+
     top, total, out = attend(query, key, value, seen, top, total, out)
-    for start in tl.range(begin + TILE, stop, TILE, num_stages=STAGES):
-        key, value, seen = _tile(keys_ptr, block, start, stop, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, DIMS)
-        block = block_numbers(table_ptr, start + TILE, stop, BLOCK_SIZE, TILE)
-        top, total, out = attend(query, key, value, seen, top, total, out)
+    if begin + TILE < stop:
+        block = block_numbers(table_ptr, begin + TILE, stop, BLOCK_SIZE, TILE)
+        for start in tl.range(begin + TILE, stop, TILE, num_stages=STAGES):
+            key, value, seen = _tile(keys_ptr, block, start, stop, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, DIMS)
+            block = block_numbers(table_ptr, start + TILE, stop, BLOCK_SIZE, TILE)
+            top, total, out = attend(query, key, value, seen, top, total, out)
 
-    if end == length:
-        one = tl.arange(0, 1)
-        new = rotated(heads_ptr, HEADS + kv_head + one, one < 1, dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
-        new_key = tl.sum(new, 0).to(tl.bfloat16)
-        new_value = tl.load(heads_ptr + (HEADS + KV_HEADS + kv_head) * HEAD_DIM + dims, mask=inside, other=0.0)
-        at = cache_ptr + tl.load(slots_ptr + row) * (2 * WIDTH) + kv_head * HEAD_DIM + dims
-        tl.store(at, new_key, mask=inside)
-        tl.store(at + WIDTH, new_value, mask=inside)
-        score = tl.sum(query.to(tl.float32) * new_key.to(tl.float32)[None, :], 1)
-        higher = tl.maximum(top, score)
-        weight = tl.exp2(score - higher)
-        fade = tl.exp2(top - higher)
-        total = total * fade + weight
-        out = out * fade[:, None] + weight[:, None] * new_value.to(tl.float32)[None, :]
-        top = higher
-
+    r = tl.arange(0, ROWS)
     shares = (seq * HEADS + kv_head * GROUP + r) * splits + part
     tl.store(maxima_ptr + shares, top, mask=r < GROUP)
     tl.store(sums_ptr + shares, total, mask=r < GROUP)
     at = values_ptr + shares[:, None].to(tl.int64) * HEAD_DIM + dims[None, :]
     tl.store(at, out, mask=(r < GROUP)[:, None] & inside[None, :])
+
+
+@triton.jit
+def _rows(few, ROWS: tl.constexpr):
+    """The rows of ``few`` over and over: [ROWS, columns]."""
+    TIMES: tl.constexpr = ROWS // few.shape[0]
+    return tl.reshape(tl.broadcast_to(few[None, :, :], (TIMES, few.shape[0], few.shape[1])), (ROWS, few.shape[1]))
 
 
 @triton.jit
@@ -222,7 +237,7 @@ def _tile(
     no others are read."""
     t, dims = start + tl.arange(0, TILE), tl.arange(0, DIMS)
     there = t < stop
-    at = keys_ptr + (block.to(tl.int64) * BLOCK_SIZE + t % BLOCK_SIZE) * (2 * KV_HEADS * HEAD_DIM)
+    at = keys_ptr + (block * BLOCK_SIZE + t % BLOCK_SIZE).to(tl.int64) * (2 * KV_HEADS * HEAD_DIM)
     at = at[:, None] + dims[None, :]
     mask = there[:, None] & (dims < HEAD_DIM)[None, :]
     key = tl.load(at, mask=mask, other=0.0)
@@ -249,7 +264,7 @@ def combine_kernel(
     HEAD_DIM: tl.constexpr,
     WINDOW: tl.constexpr,
     TILE: tl.constexpr,
-    SPLITS: tl.constexpr,  # the most there are
+    EARLY: tl.constexpr,
     CHUNK: tl.constexpr,  # splits that are read at a time
     RUN: tl.constexpr,  # columns of one head that lie in one group
     RUNS: tl.constexpr,  # of these a program
@@ -271,31 +286,32 @@ def combine_kernel(
     head = run * RUN // HEAD_DIM
     dims = (run * RUN % HEAD_DIM)[:, None] + tl.arange(0, RUN)[None, :]
     shares = (seq * HEADS + head) * splits
-    every = tl.arange(0, SPLITS)[None, :]
-    there = present[:, None] & (every < live)
-    tops = tl.load(maxima_ptr + shares[:, None] + every, mask=there, other=-1e30)
-    totals = tl.load(sums_ptr + shares[:, None] + every, mask=there, other=0.0)
-    top = tl.max(tops, 1)
+    top = tl.full((RUNS,), -1e30, tl.float32)
+    total = tl.zeros((RUNS,), tl.float32)
     if sinks_ptr is not None:
-        sink = tl.load(sinks_ptr + head, mask=present, other=0.0) * LOG2E
-        top = tl.maximum(top, sink)
-    total = tl.sum(totals * tl.exp2(tops - top[:, None]), 1)
-    if sinks_ptr is not None:
-        total += tl.exp2(sink - top)
-
+        top = tl.load(sinks_ptr + head, mask=present, other=0.0) * LOG2E
+        total += 1.0
     out = tl.zeros((RUNS, RUN), tl.float32)
+    overlap_launches(EARLY)
     for start in range(0, live, CHUNK):
         part = start + tl.arange(0, CHUNK)
         mask = present[:, None] & (part < live)[None, :]
-        share_at = shares[:, None] + part[None, :]
-        weights = tl.exp2(tl.load(maxima_ptr + share_at, mask=mask, other=-float("inf")) - top[:, None])
-        value_at = values_ptr + share_at[:, :, None].to(tl.int64) * HEAD_DIM + dims[:, None, :]
-        out += tl.sum(weights[:, :, None] * tl.load(value_at, mask=mask[:, :, None], other=0.0), 1)
+        at = shares[:, None] + part[None, :]
+        tops = tl.load(maxima_ptr + at, mask=mask, other=-1e30)
+        totals = tl.load(sums_ptr + at, mask=mask, other=0.0)
+        value_at = values_ptr + at[:, :, None].to(tl.int64) * HEAD_DIM + dims[:, None, :]
+        value = tl.load(value_at, mask=mask[:, :, None], other=0.0)
+        higher = tl.maximum(top, tl.max(tops, 1))
+        weights = tl.exp2(tops - higher[:, None])
+        fade = tl.exp2(top - higher)
+        total = total * fade + tl.sum(totals * weights, 1)
+        out = out * fade[:, None] + tl.sum(weights[:, :, None] * value, 1)
+        top = higher
     out = tl.where(live > 0, out / total[:, None], 0.0)
 
     if out_ptr is not None:
-        at = out_ptr + row.to(tl.int64) * COLUMNS + run[:, None] * RUN + tl.arange(0, RUN)[None, :]
-        tl.store(at, out.to(tl.bfloat16), mask=present[:, None])
+        out_at = out_ptr + row.to(tl.int64) * COLUMNS + run[:, None] * RUN + tl.arange(0, RUN)[None, :]
+        tl.store(out_at, out.to(tl.bfloat16), mask=present[:, None])
     else:
         GROUPS: tl.constexpr = RUNS * RUN // 32
         group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)

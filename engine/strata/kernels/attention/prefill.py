@@ -230,7 +230,7 @@ def _attend_tiles(
     block = block_numbers(table_ptr, begin, stop, BLOCK_SIZE, TILE)
     for start in tl.range(begin, end, TILE, num_stages=STAGES):
         t = start + tl.arange(0, TILE)
-        at = keys_ptr + (block.to(tl.int64) * BLOCK_SIZE + t % BLOCK_SIZE) * (2 * WIDTH)
+        at = keys_ptr + (block * BLOCK_SIZE + t % BLOCK_SIZE).to(tl.int64) * (2 * WIDTH)
         block = block_numbers(table_ptr, start + TILE, stop, BLOCK_SIZE, TILE)
         mask = None
         if MASKED:

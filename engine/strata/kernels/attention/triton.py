@@ -10,7 +10,7 @@ from torch import Tensor
 from strata.kernels.attention.batch import PagedBatch, StepBatch
 from strata.kernels.attention.decode import decode
 from strata.kernels.attention.prefill import prefill
-from strata.kernels.attention.tuning import tuning_for
+from strata.kernels.attention.tuning import tuning
 from strata.kernels.layer import AttentionFn, Heads, Inner, Rotation
 from strata.kernels.matrix import Norm
 from strata.kernels.quantize.triton import quantize
@@ -33,18 +33,18 @@ def prepare(heads: Heads) -> AttentionFn:
 
     def attend(qkv: Tensor, rotation: Rotation, cache: Tensor, batch: StepBatch) -> Inner:
         assert isinstance(batch, PagedBatch), "these kernels read the cache's pages where they lie"
-        tuning = tuning_for(qkv.device)
+        chosen = tuning()
         tokens, columns = len(qkv), heads.num_heads * heads.head_dim
         if batch.max_query == 1 and wants_quantized(tokens):
             rows = empty_rows(tokens, columns, qkv.device)
-            decode(heads, tuning.decode, qkv, rotation, cache, batch, rows)
+            decode(heads, chosen.decode, qkv, rotation, cache, batch, rows)
             return rows
         out = torch.empty(tokens, columns, dtype=qkv.dtype, device=qkv.device)
         several = len(batch.lengths) > 1
         if batch.max_query > 1:
-            prefill(heads, tuning.prefill, qkv, rotation, cache, batch, out, leave_decoding=several)
+            prefill(heads, chosen.prefill, qkv, rotation, cache, batch, out, leave_decoding=several)
         if batch.max_query == 1 or several:
-            decode(heads, tuning.decode, qkv, rotation, cache, batch, out)
+            decode(heads, chosen.decode, qkv, rotation, cache, batch, out)
         return quantize(out) if wants_quantized(tokens) else out
 
     return attend
