@@ -22,7 +22,7 @@ from strata.config import (
 )
 from strata.config.engine import BLOCK_SIZES, DTYPES
 from strata.errors import HardwareError, OptionError
-from strata.kernels.attention import sdpa
+from strata.kernels.attention import sdpa, tuning
 from strata.kernels.linear import reference as linear
 from strata.plan import memory
 from strata.plan.capture import capture_bytes
@@ -122,8 +122,7 @@ def test_one_sequence_that_does_not_fit_says_what_would() -> None:
     assert "cuda has not the memory for one sequence of max_model_len 1000: 504.0 KiB are needed" in message
     assert "weights take 5.0 MiB" in message
     assert "leaves 250.0 KiB" in message
-    # Shorter sequences need less workspace, too.
-    ways = r"max_model_len 8\d\d, or max_num_batched_tokens 4\d\d, or max_num_seqs 2, or dtype int8"
+    ways = r"max_model_len 496, or max_num_batched_tokens 3\d\d, or max_num_seqs 2, or dtype int8"
     assert re.search(f"What fits: {ways}, or 254.0 KiB more for Strata on the card$", message)
 
 
@@ -274,6 +273,7 @@ def test_the_workspace_holds_what_a_call_gathers(length: int, seqs: int, expecte
 def test_bounds_are_those_of_the_kernels() -> None:
     assert memory.MAX_DEQUANTIZED == linear.MAX_DEQUANTIZED
     assert memory.SINK_DIMS == sdpa.SINK_DIMS
+    assert max(gpu.decode.programs for gpu in (tuning.HOPPER, tuning.AMPERE)) == memory.MAX_SPLIT_PROGRAMS
 
 
 EXPERTS = ExpertsConfig(
@@ -308,6 +308,17 @@ def test_a_window_needs_a_mask_of_its_own() -> None:
     mask = 512 * (100 + 512 + 16) * 2
     assert everywhere < plain
     assert alternating == plain + mask
+
+
+def test_a_card_reads_the_pages_in_place() -> None:
+    engine = config()
+    short, long = (workspace_bytes(replace(MODEL, max_position_embeddings=n), engine, 2, "cuda") for n in (1000, 2000))
+    assert short == long
+    small, large = (
+        workspace_bytes(MODEL, replace(engine, scheduler=SchedulerConfig(max_num_batched_tokens=n)), 2, "cuda")
+        for n in (512, 1024)
+    )
+    assert large - small >= 512 * MODEL.num_heads * MODEL.head_dim * 2, "the queries, turned"
 
 
 def test_sinks_double_what_is_gathered() -> None:

@@ -26,10 +26,11 @@ MAX_GATHERED_POSITIONS = 32_768
 MAX_ADJUSTED = 1 << 18
 ADJUSTED_BYTES = 8 + 4 + 4 + 6 * 4
 
-# What kernels.linear and kernels.attention.sdpa take: weights that a product dequantises at a time, dimensions that a
-# head grows by beside sinks. A test holds them together.
+# What kernels.linear and kernels.attention take: weights that a product dequantises at a time, dimensions that a head
+# grows by beside sinks, programs that a card's attention of few sequences is split into. A test holds them together.
 MAX_DEQUANTIZED = 1 << 26
 SINK_DIMS = 8
+MAX_SPLIT_PROGRAMS = 264
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ def gathered_positions(max_model_len: int, max_num_seqs: int, block_size: int) -
 
 def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int, device: str) -> int:
     """Bytes that one step takes beside weights and KV cache, at most: activations, logits and what sampling makes of
-    them, the dequantised part of one matrix, the KV pages of one layer gathered for attention; on a card CUDA graphs,
-    and the block of KV cache that fills up their batches."""
+    them, the dequantised part of one matrix, what attention takes; on a card CUDA graphs, and the block of KV cache
+    that fills up their batches."""
     tokens, seqs = config.scheduler.step_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
@@ -129,7 +130,7 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     sampling = max(logits * (4 + 4 + 8 + 4 + 8), logits * (4 + 4) + min(logits, MAX_ADJUSTED) * ADJUSTED_BYTES)
     inner = max(2 * model.intermediate_size, model.experts.intermediate_size * 2 if model.experts else 0)
     matrix = min(MAX_DEQUANTIZED, model.hidden_size * max(inner, heads * model.head_dim, model.vocab_size))
-    attention = _attention_elements(model, config, length)
+    attention = _attention_elements(model, config, length, device)
     graphs = 0
     if device == "cuda":
         graphs = capture_bytes(model, seqs) + config.cache.block_size * kv_token_bytes(model, element_bytes)
@@ -148,10 +149,15 @@ def _feed_forward_elements(model: ModelConfig) -> int:
     return max(dense, routed + 5 * experts.intermediate_size + 3 * experts.shared_intermediate_size)
 
 
-def _attention_elements(model: ModelConfig, config: EngineConfig, length: int) -> int:
-    """Masks of chunks or of decoding sequences, one for each window; keys and values that one call gathers, in whole
-    blocks. Beside sinks both are copied once more (``kernels.attention.sdpa``)."""
+def _attention_elements(model: ModelConfig, config: EngineConfig, length: int, device: str) -> int:
+    """On a card, which reads the cache's pages in place: the queries, turned; the shares that decoding is split into,
+    in float32. On a CPU: masks of chunks or of decoding sequences, one for each window; keys and values that one call
+    gathers, in whole blocks, and beside sinks both copied once more (``kernels.attention.sdpa``)."""
     tokens, block_size = config.scheduler.step_tokens, config.cache.block_size
+    if device == "cuda":
+        programs = MAX_SPLIT_PROGRAMS + config.scheduler.max_num_seqs * model.num_kv_heads
+        shares = programs * (model.num_heads // model.num_kv_heads) * (model.head_dim + 2)
+        return tokens * model.num_heads * model.head_dim + 2 * shares
     seen = [length if window is None else min(length, window + tokens + block_size) for window in set(model.windows)]
     gathered = gathered_positions(length, config.scheduler.max_num_seqs, block_size)
     pages = 2 * gathered * model.num_kv_heads * model.head_dim
