@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from strata.config import DeviceConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import num_cpus
-from strata.runner.device import device_memory, open_device, out_of_memory, used_bytes
+from strata.runner.device import device_memory, keep_kernels, open_device, out_of_memory, used_bytes
 
 
 @pytest.mark.usefixtures("no_card")
@@ -76,3 +78,22 @@ def test_used_bytes_sees_tensors() -> None:
 def test_numbers_out_of_range(config: DeviceConfig, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         open_device(config)
+
+
+@pytest.mark.parametrize("named", [None, "/elsewhere"])
+def test_compiled_kernels_stay_where_models_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    if named is not None:
+        monkeypatch.setenv("TRITON_CACHE_DIR", named)
+    keep_kernels(tmp_path / "stores" / "triton")
+    assert os.environ["TRITON_CACHE_DIR"] == (named or str(tmp_path / "stores" / "triton"))
+    assert (tmp_path / "stores").exists() == (named is None)
+
+
+def test_a_place_that_cannot_be_written_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    (tmp_path / "stores").touch()
+    keep_kernels(tmp_path / "stores" / "triton")
+    assert "TRITON_CACHE_DIR" not in os.environ

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from strata.config import DeviceConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
+from strata.store.locate import default_cache_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,19 @@ def open_device(config: DeviceConfig) -> Device:
     # cuDNN's attention builds a plan for every new shape, and the KV length is new at every step: a decode step of a
     # 30-layer model took 93 ms with it (H200, torch 2.11, 2026-11-29).
     torch.backends.cuda.enable_cudnn_sdp(False)
+    keep_kernels(default_cache_dir() / "triton")
     return Device(torch.device("cuda", 0), f"cuda ({torch.cuda.get_device_name(0)})")
+
+
+def keep_kernels(directory: Path) -> None:
+    """Let compiled kernels stay in ``directory``, so that the next start finds them: compiling all of Qwen3-8B's took
+    31 s (H200 host, 2026-11-30). Triton's own place where that cannot be written, or where the user has named one."""
+    if "TRITON_CACHE_DIR" in os.environ:
+        return
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK):
+            os.environ["TRITON_CACHE_DIR"] = str(directory)
 
 
 def device_memory(device: Device, *, loaded_bytes: int = 0) -> DeviceMemory:
