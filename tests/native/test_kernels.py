@@ -54,7 +54,7 @@ def options(
 ) -> PoolOptions:
     return PoolOptions(
         top_k=TOP_K, variant=variant, activations=activations, gating=gating, limit=7.0, number=number,
-        prefetch_bytes=prefetch, cores=[0, 1], unit_bytes=8 << 10,
+        prefetch_bytes=prefetch, cores=[0, 1],
     )  # fmt: skip
 
 

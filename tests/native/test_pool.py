@@ -364,7 +364,7 @@ def test_importing_the_package_needs_neither_torch_nor_the_library() -> None:
     )
 
 
-def test_one_core_of_each_pair(tmp_path: Path) -> None:
+def test_one_core_of_each_pair_as_far_as_the_quota_goes(tmp_path: Path) -> None:
     for cpu, siblings in enumerate(["0,4", "1,5", "2,6", "3,7"] * 2):
         topology = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
         topology.mkdir(parents=True)
@@ -379,3 +379,9 @@ def test_one_core_of_each_pair(tmp_path: Path) -> None:
     assert cores.physical_cores(1, tmp_path, everything) == (2, 3)
     assert cores.physical_cores(1, tmp_path, frozenset({0, 6, 7})) == (6, 7)
     assert cores.physical_cores(5, tmp_path, everything) == ()
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/pod\n")
+    (tmp_path / "sys/fs/cgroup/pod").mkdir(parents=True)
+    for quota, allowed in (("350000", (0, 1, 2)), ("50000", (0,)), ("max", (0, 1, 2, 3))):
+        (tmp_path / "sys/fs/cgroup/pod/cpu.max").write_text(f"{quota} 100000\n")
+        assert cores.physical_cores(None, tmp_path, everything) == allowed

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from strata.plan.hardware import cpu_limit
 from strata.plan.host import ROOT, numa_nodes, parse_cpus
 
 
 def physical_cores(
     node: int | None = None, root: Path = ROOT, allowed: frozenset[int] | None = None
 ) -> tuple[int, ...]:
-    """One CPU of each physical core of NUMA node ``node`` (None: of all) that this process may run on, in order.
+    """One CPU of each physical core of NUMA node ``node`` (None: of all) that this process may run on, in order; no
+    more than the control group's quota keeps busy, since all would stop together when it is used up.
 
     Two threads of one core share its path to memory, which one thread fills. ``allowed``: CPUs; None: the
     process's own.
@@ -25,7 +27,8 @@ def physical_cores(
         if cpu not in taken:
             chosen.append(cpu)
             taken |= _siblings(cpu, root)
-    return tuple(chosen)
+    quota = cpu_limit(root)
+    return tuple(chosen if quota is None else chosen[: max(1, int(quota))])
 
 
 def _siblings(cpu: int, root: Path) -> frozenset[int]:

@@ -12,7 +12,7 @@ from strata.errors import HardwareError
 from strata.native.layout import FORMATS, TileLayout
 
 PATH = Path(__file__).parent / "libstrata.so"
-_INTERFACE = 3  # of src/api.cpp
+_INTERFACE = 4  # of src/api.cpp
 
 VARIANTS = ("scalar", "avx2", "avx512", "avx512_vnni")  # slowest first, in the order of the library's numbers
 GATINGS = ("silu", "clamped_swiglu")
@@ -44,7 +44,6 @@ class PoolArguments(ctypes.Structure):
         ("max_tokens", c_int64),
         ("top_k", c_int64),
         ("prefetch_bytes", c_int64),
-        ("unit_bytes", c_int64),
         ("timeout_ns", c_int64),
         ("spin_ns", c_int64),
     ]

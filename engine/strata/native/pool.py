@@ -48,7 +48,6 @@ class PoolOptions:
     # Memory is asked for this far ahead of the reads; what is best depends on the machine (``native.tuning``). One
     # 16-core Xeon (AMX), int4, 14 threads, 2026-11-30: 68 GB/s with 0, 111 with 2368, 119 with 4736, 102 with 9472.
     prefetch_bytes: int = 4736
-    unit_bytes: int = 32 << 10  # of weights that a thread takes at a time
     timeout_seconds: float = 10.0  # of a job
     spin_seconds: float = 50e-6  # that an idle thread waits before it sleeps
 
@@ -92,7 +91,6 @@ class ExpertPool:
             max_tokens=options.max_tokens,
             top_k=options.top_k,
             prefetch_bytes=options.prefetch_bytes,
-            unit_bytes=options.unit_bytes,
             timeout_ns=round(options.timeout_seconds * 1e9),
             spin_ns=round(options.spin_seconds * 1e9),
         )

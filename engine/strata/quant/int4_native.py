@@ -51,5 +51,10 @@ def pack_into(parts: dict[str, Tensor], weight: Tensor) -> None:
         for start in starts:
             chunk(start)
         return
-    with ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(chunk, starts))
+    list(_threads(num_threads).map(chunk, starts))
+
+
+@cache
+def _threads(number: int) -> ThreadPoolExecutor:
+    """Kept: starting 16 threads takes as long as packing an expert."""
+    return ThreadPoolExecutor(number, "strata-pack")

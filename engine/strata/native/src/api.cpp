@@ -26,7 +26,7 @@ struct PoolArguments {
   int32_t gating;
   float limit;
   int32_t digits, number, variant, num_cores;
-  int64_t max_tokens, top_k, prefetch_bytes, unit_bytes, timeout_ns, spin_ns;
+  int64_t max_tokens, top_k, prefetch_bytes, timeout_ns, spin_ns;
 };
 
 // A pool with the one kind of experts that it computes.
@@ -42,7 +42,10 @@ class Reading : public Work {
  public:
   static constexpr size_t UNIT = 1 << 21;
   Reading(const Kernels& kernels, const uint8_t* data, size_t bytes) : kernels_(kernels), data_(data), bytes_(bytes) {}
-  Units units() const { return {uint32_t(ceil_div(bytes_, UNIT)), 0}; }
+  Phases phases() const {
+    const uint32_t units = uint32_t(ceil_div(bytes_, UNIT));
+    return {{units, units, units}};
+  }
   void run(uint32_t first, uint32_t count) override {
     const size_t at = first * UNIT;
     sum_.fetch_xor(kernels_.read(data_ + at, std::min(count * UNIT, bytes_ - at)), std::memory_order_relaxed);
@@ -60,7 +63,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 3; }
+EXPORT int32_t strata_interface() { return 4; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -103,7 +106,7 @@ EXPORT Handle* strata_pool_open(const PoolArguments* given, const int32_t* cores
       handle->experts = std::make_unique<Experts>(
           ExpertsConfig{given->layout.layout(), Gating(given->gating), given->limit, size_t(given->digits),
                         Number(given->number), size_t(given->max_tokens), size_t(given->top_k),
-                        size_t(given->prefetch_bytes), size_t(given->unit_bytes)},
+                        size_t(given->prefetch_bytes)},
           *kernels, *pool);
     } catch (const std::bad_alloc&) {
       if (pool->stop()) delete pool;
@@ -134,10 +137,10 @@ EXPORT void strata_pool_set_prefetch(Handle* handle, int64_t bytes) { handle->ex
 EXPORT int32_t strata_pool_run(Handle* handle, int64_t layer, int64_t tokens, const void* x, const int32_t* ids,
                                const float* weights, float* y) {
   if (handle->pool->failed()) return int32_t(Fault::FAILED);
-  Units units;
-  const Fault fault = handle->experts->prepare({size_t(layer), size_t(tokens), x, ids, weights, y}, units);
+  Phases phases;
+  const Fault fault = handle->experts->prepare({size_t(layer), size_t(tokens), x, ids, weights, y}, phases);
   if (fault != Fault::NONE) return int32_t(fault);
-  return int32_t(handle->pool->run(*handle->experts, units) == Wait::DONE ? Fault::NONE : Fault::FAILED);
+  return int32_t(handle->pool->run(*handle->experts, phases) == Wait::DONE ? Fault::NONE : Fault::FAILED);
 }
 
 EXPORT void strata_pool_attach(Handle* handle, void* header, const void* x, const int32_t* ids, const float* weights,
@@ -162,7 +165,7 @@ EXPORT const char* strata_pool_variant(Handle* handle) { return handle->kernels-
 // A Fault. What was read goes into `sum`.
 EXPORT int32_t strata_pool_read(Handle* handle, const uint8_t* data, int64_t bytes, uint64_t* sum) {
   Reading reading(*handle->kernels, data, size_t(bytes));
-  const bool done = handle->pool->run(reading, reading.units()) == Wait::DONE;
+  const bool done = handle->pool->run(reading, reading.phases()) == Wait::DONE;
   *sum = reading.sum();
   return int32_t(done ? Fault::NONE : Fault::FAILED);
 }

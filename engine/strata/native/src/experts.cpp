@@ -24,8 +24,6 @@ Experts::Experts(const ExpertsConfig& config, const Kernels& kernels, Pool& pool
       outer_{config.layout.format, config.layout.hidden_groups(), config.digits},
       inner_{config.layout.format, config.layout.intermediate_groups(), config.digits},
       token_bytes_(outer_.num_bytes()), rounded_bytes_(inner_.num_bytes()), product_floats_(inner_.groups * GROUP),
-      hidden_step_(std::max<size_t>(1, config.unit_bytes / (2 * config.layout.gate_block_bytes()))),
-      output_step_minimum_(config.unit_bytes / config.layout.down_block_bytes()),
       prefetch_(config.prefetch), order_(config.max_tokens * config.top_k), chosen_(new Chosen[config.max_tokens * config.top_k]),
       tokens_(config.max_tokens * token_bytes_),
       products_(config.max_tokens * config.top_k * product_floats_ * sizeof(float)),
@@ -40,7 +38,7 @@ void Experts::set_table(const uint64_t* table, size_t layers, size_t experts) {
   place_.assign(experts, 0);
 }
 
-Fault Experts::prepare(const Request& request, Units& units) {
+Fault Experts::prepare(const Request& request, Phases& phases) {
   if (request.layer >= layers_) return Fault::LAYER;
   if (request.tokens < 1 || request.tokens > config_.max_tokens) return Fault::TOKENS;
   const size_t num_pairs = request.tokens * config_.top_k;
@@ -61,7 +59,6 @@ Fault Experts::prepare(const Request& request, Units& units) {
   // In the order of the ids, so that a token's sum does not depend on the other tokens.
   std::sort(ids_.begin(), ids_.end());
   num_chosen_ = ids_.size();
-  hidden_units_ = ceil_div(config_.layout.gate_blocks(), hidden_step_);
   size_t first = 0;
   for (size_t c = 0; c < num_chosen_; ++c) {
     Chosen& chosen = chosen_[c];
@@ -69,7 +66,7 @@ Fault Experts::prepare(const Request& request, Units& units) {
     chosen.blob = reinterpret_cast<const uint8_t*>(blobs[ids_[c]]);
     chosen.first = first;
     chosen.count = 0;
-    chosen.left.store(uint32_t(hidden_units_), std::memory_order_relaxed);
+    chosen.left.store(uint32_t(config_.layout.gate_blocks()), std::memory_order_relaxed);
     chosen.ready.store(0, std::memory_order_relaxed);
     first += place;
     place = uint32_t(c) + 1;
@@ -83,35 +80,34 @@ Fault Experts::prepare(const Request& request, Units& units) {
   if (fault != Fault::NONE) return fault;
   request_ = request;
   rounded_tokens_.store(0, std::memory_order_relaxed);
-  output_step_ = std::max<size_t>(1, output_step_minimum_ / std::max<size_t>(1, num_chosen_));
-  const size_t output_units = ceil_div(config_.layout.down_blocks(), output_step_);
-  units = {uint32_t(request.tokens + num_chosen_ * hidden_units_ + output_units), uint32_t(request.tokens)};
-  return units.all <= Pool::MAX_UNITS ? Fault::NONE : Fault::TOKENS;
+  const size_t hidden_end = request.tokens + num_chosen_ * config_.layout.gate_blocks();
+  const size_t units = hidden_end + config_.layout.down_blocks();
+  phases = {{uint32_t(request.tokens), uint32_t(hidden_end), uint32_t(units)}};
+  return units <= Pool::MAX_UNITS ? Fault::NONE : Fault::TOKENS;
 }
 
 void Experts::run(uint32_t first, uint32_t count) {
+  const size_t blocks = config_.layout.gate_blocks(), num_hidden = num_chosen_ * blocks;
   for (size_t unit = first; unit < first + count && !pool_.failed(); ++unit) {
     const uint8_t* next = unit + 1 < first + count ? start_of(unit + 1) : nullptr;
-    const size_t hidden = unit - request_.tokens, output = hidden - num_chosen_ * hidden_units_;
+    const size_t hidden = unit - request_.tokens;
     if (unit < request_.tokens) {
       run_token(unit);
-    } else if (hidden < num_chosen_ * hidden_units_) {
-      run_hidden(hidden / hidden_units_, hidden % hidden_units_ * hidden_step_, next);
+    } else if (hidden < num_hidden) {
+      run_hidden(hidden / blocks, hidden % blocks, next);
     } else {
-      run_output(output * output_step_, next);
+      run_output(hidden - num_hidden, next);
     }
   }
 }
 
 // The first weights that a unit reads.
 const uint8_t* Experts::start_of(size_t unit) const {
-  const size_t hidden = unit - request_.tokens, output = hidden - num_chosen_ * hidden_units_;
+  const ExpertLayout& layout = config_.layout;
+  const size_t blocks = layout.gate_blocks(), num_hidden = num_chosen_ * blocks, hidden = unit - request_.tokens;
   if (unit < request_.tokens || num_chosen_ == 0) return nullptr;
-  if (hidden < num_chosen_ * hidden_units_) {
-    const size_t block = hidden % hidden_units_ * hidden_step_;
-    return chosen_[hidden / hidden_units_].blob + 2 * block * config_.layout.gate_block_bytes();
-  }
-  return chosen_[0].blob + config_.layout.down_offset() + output * output_step_ * config_.layout.down_block_bytes();
+  if (hidden < num_hidden) return chosen_[hidden / blocks].blob + 2 * (hidden % blocks) * layout.gate_block_bytes();
+  return chosen_[0].blob + layout.down_offset() + (hidden - num_hidden) * layout.down_block_bytes();
 }
 
 void Experts::run_token(size_t token) {
@@ -121,15 +117,11 @@ void Experts::run_token(size_t token) {
   rounded_tokens_.fetch_add(1, std::memory_order_release);
 }
 
-void Experts::run_hidden(size_t index, size_t first_block, const uint8_t* next) {
+void Experts::run_hidden(size_t index, size_t block, const uint8_t* next) {
   Chosen& chosen = chosen_[index];
   const size_t tokens = request_.tokens;
   if (!pool_.wait_until([&] { return rounded_tokens_.load(std::memory_order_acquire) == tokens; })) return;
-  const size_t end = std::min(first_block + hidden_step_, config_.layout.gate_blocks());
-  for (size_t block = first_block; block < end; ++block) {
-    const uint8_t* following = chosen.blob + 2 * (block + 1) * config_.layout.gate_block_bytes();
-    multiply_hidden(chosen, block, block + 1 < end ? following : next);
-  }
+  multiply_hidden(chosen, block, next);
   if (chosen.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   for (size_t i = chosen.first; i < chosen.first + chosen.count; ++i) {
     kernels_.quantise(product(i), FLOAT32, product_floats_, inner_, rounded_.data.get() + i * rounded_bytes_);
@@ -161,22 +153,14 @@ void Experts::multiply_hidden(const Chosen& chosen, size_t block, const uint8_t*
   }
 }
 
-void Experts::run_output(size_t first_block, const uint8_t* next) {
-  const size_t hidden = config_.layout.hidden, bytes = config_.layout.down_block_bytes();
-  const size_t end = std::min(first_block + output_step_, config_.layout.down_blocks());
-  const size_t first_row = first_block * ROWS, last_row = std::min(end * ROWS, hidden);
-  for (size_t t = 0; t < request_.tokens; ++t) {
-    memset(request_.y + t * hidden + first_row, 0, (last_row - first_row) * sizeof(float));
-  }
+void Experts::run_output(size_t block, const uint8_t* next) {
+  const size_t hidden = config_.layout.hidden, first_row = block * ROWS, rows = std::min(ROWS, hidden - first_row);
+  for (size_t t = 0; t < request_.tokens; ++t) memset(request_.y + t * hidden + first_row, 0, rows * sizeof(float));
+  const size_t offset = config_.layout.down_offset() + block * config_.layout.down_block_bytes();
   for (size_t c = 0; c < num_chosen_; ++c) {
     const Chosen& chosen = chosen_[c];
     if (!pool_.wait_until([&] { return chosen.ready.load(std::memory_order_acquire) != 0; })) return;
-    const size_t offset = config_.layout.down_offset() + first_block * bytes;
-    const uint8_t* following = c + 1 < num_chosen_ ? chosen_[c + 1].blob + offset : next;
-    for (size_t block = first_block; block < end; ++block) {
-      const uint8_t* successor = chosen.blob + offset + (block + 1 - first_block) * bytes;
-      add_output(chosen, block, block + 1 < end ? successor : following);
-    }
+    add_output(chosen, block, c + 1 < num_chosen_ ? chosen_[c + 1].blob + offset : next);
   }
 }
 

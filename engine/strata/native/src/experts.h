@@ -2,9 +2,9 @@
 //
 // One job, in units that begin in this order:
 //   tokens   rounds one token's activations
-//   hidden   some row blocks of gate and up of one expert, for its tokens, and their gated product; the last unit of an
-//            expert to end rounds its products
-//   output   some row blocks of down of all experts, one after another, into the tokens' sums
+//   hidden   a row block of gate and one of up of one expert, for its tokens, and their gated product; the last unit of
+//            an expert to end rounds its products
+//   output   a row block of down of all experts, one after another, into the tokens' sums
 // so memory is read as long ascending streams, no unit waits for more than the units just before it, there is no barrier,
 // and each number is summed in the order of the experts' ids, whatever the threads did.
 #pragma once
@@ -24,8 +24,7 @@ struct ExpertsConfig {
   size_t digits;
   Number number;  // of x
   size_t max_tokens, top_k;
-  size_t prefetch;    // bytes
-  size_t unit_bytes;  // that a unit reads, about
+  size_t prefetch;  // bytes
 };
 
 // What the caller brings.
@@ -49,8 +48,8 @@ class Experts : public Work {
   // Between two jobs: how far ahead of the reads memory is asked for; see RowBlock.
   void set_prefetch(size_t bytes) { prefetch_ = bytes; }
 
-  // Orders a request's tokens by experts; the number of its units in `units`.
-  Fault prepare(const Request& request, Units& units);
+  // Orders a request's tokens by experts, and tells its phases.
+  Fault prepare(const Request& request, Phases& phases);
 
   void run(uint32_t first, uint32_t count) override;
   void finish(bool) override {}
@@ -74,8 +73,8 @@ class Experts : public Work {
 
   void run_token(size_t token);
   const uint8_t* start_of(size_t unit) const;
-  void run_hidden(size_t chosen, size_t first_block, const uint8_t* next);
-  void run_output(size_t first_block, const uint8_t* next);
+  void run_hidden(size_t chosen, size_t block, const uint8_t* next);
+  void run_output(size_t block, const uint8_t* next);
   void multiply_hidden(const Chosen& chosen, size_t block, const uint8_t* next);
   void add_output(const Chosen& chosen, size_t block, const uint8_t* next);
   const uint8_t* rounded_token(size_t token) const { return tokens_.data.get() + token * token_bytes_; }
@@ -87,7 +86,6 @@ class Experts : public Work {
   Pool& pool_;
   const ActivationLayout outer_, inner_;  // of x, and of the products
   const size_t token_bytes_, rounded_bytes_, product_floats_;
-  const size_t hidden_step_, output_step_minimum_;  // row blocks of a unit
 
   size_t prefetch_;
   const uint64_t* table_ = nullptr;
@@ -98,7 +96,7 @@ class Experts : public Work {
   std::vector<uint32_t> place_;  // of each expert: its number among the chosen, plus one
   std::vector<uint32_t> ids_;
   std::unique_ptr<Chosen[]> chosen_;
-  size_t num_chosen_ = 0, hidden_units_ = 0, output_step_ = 1;
+  size_t num_chosen_ = 0;
   alignas(64) std::atomic<size_t> rounded_tokens_{0};
   Buffer tokens_, products_, rounded_;
 };

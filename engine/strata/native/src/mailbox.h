@@ -22,14 +22,14 @@ class Mailbox : public Source, public Work {
   Mailbox(Experts& experts, MailboxHeader* header, const Request& places)
       : experts_(experts), header_(header), request_(places) {}
 
-  Taken take(Work*& work, Units& units) override {
+  Taken take(Work*& work, Phases& phases) override {
     const uint32_t value = header_->request.load(std::memory_order_acquire);
     if (value == 0) return Taken::NOTHING;
     header_->request.store(0, std::memory_order_relaxed);
     value_ = value;
     request_.layer = size_t(header_->layer);
     request_.tokens = size_t(header_->tokens);
-    const Fault fault = experts_.prepare(request_, units);
+    const Fault fault = experts_.prepare(request_, phases);
     if (fault != Fault::NONE) {
       answer(fault);
       return Taken::REFUSED;

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "futex.h"
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int UNIT_BITS = 20;
 constexpr uint64_t UNIT_MASK = (1u << UNIT_BITS) - 1;
-constexpr uint32_t SHARES = 2;  // a worker takes its share of half of what is left
+constexpr uint32_t SHARES = 2;  // a worker takes its share of half of what is left of a phase
 constexpr int64_t STOP_NANOSECONDS = 1'000'000'000;  // that a worker has to end its unit
 constexpr int64_t REFUSE_NANOSECONDS = 1'000'000;    // between two looks for requests of a pool that has failed
 
@@ -110,21 +111,25 @@ uint32_t Pool::take(uint32_t& first) {
     const uint32_t units = uint32_t(seen >> UNIT_BITS & UNIT_MASK);
     first = uint32_t(seen & UNIT_MASK);
     if (first >= units) return 0;
-    count = (units - first) / (SHARES * size_);
-    if (count == 0 || first < single_.load(std::memory_order_relaxed)) count = 1;
+    uint32_t end = units;
+    for (size_t i = Phases::COUNT; i-- > 0;) {
+      const uint32_t each = ends_[i].load(std::memory_order_relaxed);
+      if (first < each && each < end) end = each;
+    }
+    count = std::max(1u, (end - first) / (SHARES * size_));
   } while (!ticket_.compare_exchange_weak(seen, seen + count, std::memory_order_acq_rel, std::memory_order_acquire));
   return count;
 }
 
-void Pool::begin(Work& work, Units units) {
+void Pool::begin(Work& work, const Phases& phases) {
   work_ = &work;
-  units_ = units.all;
-  single_.store(units.single, std::memory_order_relaxed);
+  units_ = phases.units();
+  for (size_t i = 0; i < Phases::COUNT; ++i) ends_[i].store(phases.ends[i], std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   since_.store(now(), std::memory_order_relaxed);
   active_.store(true, std::memory_order_relaxed);
   const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 2 * UNIT_BITS) + 1;
-  ticket_.store(number << 2 * UNIT_BITS | uint64_t(units.all) << UNIT_BITS, std::memory_order_seq_cst);
+  ticket_.store(number << 2 * UNIT_BITS | uint64_t(units_) << UNIT_BITS, std::memory_order_seq_cst);
   wake();
 }
 
@@ -144,10 +149,10 @@ void Pool::complete() {
   wake_all(completed_);
 }
 
-Wait Pool::run(Work& work, Units units) {
+Wait Pool::run(Work& work, const Phases& phases) {
   const uint32_t before = completed_.load(std::memory_order_acquire);
   if (failed()) return Wait::FAILED;
-  begin(work, units);
+  begin(work, phases);
   // Asleep: a caller that spins takes a core from a worker where every core has one.
   while (completed_.load(std::memory_order_acquire) == before) wait_while(completed_, before);
   return failed() ? Wait::FAILED : Wait::DONE;
@@ -164,10 +169,10 @@ void Pool::expect(Source* source, uint32_t count) {
 bool Pool::poll(Worker& me) {
   if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || active_.load(std::memory_order_acquire)) return false;
   Work* work;
-  Units units;
-  const Taken taken = source_.load(std::memory_order_acquire)->take(work, units);
+  Phases phases;
+  const Taken taken = source_.load(std::memory_order_acquire)->take(work, phases);
   if (taken == Taken::NOTHING) return false;
-  if (taken == Taken::JOB) begin(*work, units);
+  if (taken == Taken::JOB) begin(*work, phases);
   expected_.fetch_sub(1, std::memory_order_acq_rel);  // only now: between the two the watchdog has a job to watch
   return taken == Taken::JOB;
 }

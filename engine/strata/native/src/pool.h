@@ -2,7 +2,7 @@
 //
 // Units are taken with one compare-and-swap of a ticket that holds the job's number, its units and the next of them; a
 // worker that comes late finds nothing left and disturbs nothing. Many neighbours at a time are taken at first, so that
-// memory is read as long streams, and single ones at last, so that all end together. Idle workers spin for a moment (and while requests
+// memory is read as long streams, and single ones at the end of each phase, so that all end together. Idle workers spin for a moment (and while requests
 // through a mailbox are expected), then sleep in the kernel. A watchdog of its own ends a job that takes too long: then
 // the pool has failed for good, its waiters are told, and whoever asks later is refused: nothing waits for ever.
 #pragma once
@@ -28,9 +28,13 @@ class Work {
   virtual void finish(bool failed) = 0;
 };
 
-// How many units a job has; the first `single` of them are taken one by one.
-struct Units {
-  uint32_t all = 0, single = 0;
+// Where each phase of a job ends, in units; the last end is that of the job. Units of a phase are about alike, and those
+// of the next may have to wait for them.
+struct Phases {
+  static constexpr size_t COUNT = 3;
+  uint32_t ends[COUNT] = {};
+
+  uint32_t units() const { return ends[COUNT - 1]; }
 };
 
 enum class Taken { NOTHING, JOB, REFUSED };
@@ -39,9 +43,9 @@ enum class Taken { NOTHING, JOB, REFUSED };
 class Source {
  public:
   virtual ~Source() = default;
-  // The next job, if it is there; REFUSED is one that came and is over already. Asked by one worker, never while a job
+  // The next job and its phases, if it is there; REFUSED is one that came and is over already. Asked by one worker, never while a job
   // runs.
-  virtual Taken take(Work*& work, Units& units) = 0;
+  virtual Taken take(Work*& work, Phases& phases) = 0;
   // Answers a request that waits with a failure; whether there was one. For a pool that has failed.
   virtual bool refuse() = 0;
 };
@@ -60,7 +64,7 @@ class Pool {
   bool stop();
 
   // Runs a job and waits for it. One caller at a time.
-  Wait run(Work& work, Units units);
+  Wait run(Work& work, const Phases& phases);
 
   // Jobs that `source` will bring; the workers spin until they have come.
   void expect(Source* source, uint32_t count);
@@ -99,7 +103,7 @@ class Pool {
   static void* enter_watchdog(void* pool);
   void work(Worker& me);
   uint32_t take(uint32_t& first);
-  void begin(Work& work, Units units);
+  void begin(Work& work, const Phases& phases);
   void complete();
   bool idle(Worker& me);
   bool poll(Worker& me);
@@ -119,7 +123,7 @@ class Pool {
   std::atomic<bool> active_{false};
   Work* work_ = nullptr;
   uint32_t units_ = 0;
-  std::atomic<uint32_t> single_{0};
+  std::atomic<uint32_t> ends_[Phases::COUNT]{};  // of the phases; a worker that comes late may see the next job's
   std::atomic<int64_t> since_{0};  // when the job began, or the last one ended
   alignas(64) std::atomic<uint32_t> completed_{0};  // number of jobs that ended; waited on
   alignas(64) std::atomic<uint32_t> call_{0};       // changes when there may be work; waited on
