@@ -80,3 +80,9 @@ CASES = [
     _product("mxfp4", 2880, 2880, 128),
     _product("int4", 64, 2880, 200),
 ]
+ROUNDED = [  # whose kernel sums up whole rows of W
+    _product("int4", 6144, 4096, 1),
+    _add("int4", 4096, 12288, 4),
+    _product("int8", 2880, 4096, 1),
+    _product("mxfp4", 2880, 2880, 1),
+]

@@ -9,6 +9,7 @@ from tests.kernels.attention_cases import CASES as ATTENTION
 from tests.kernels.compilation import Case, compile_case
 from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
+from tests.kernels.linear_cases import ROUNDED
 
 FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR)
 WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
@@ -33,3 +34,11 @@ def test_compiles(case: Case, capability: tuple[int, int]) -> None:
         assert kernel.shared <= MAX_SHARED[capability], f"{kernel.kernel} needs {kernel.shared} bytes of shared memory"
     wide = {kernel.kernel for kernel in compiled if any(load in kernel.ptx for load in WIDE)}
     assert case.wide <= wide
+
+
+@pytest.mark.parametrize("case", ROUNDED, ids=lambda case: case.name)
+def test_threads_pass_only_their_sums(case: Case) -> None:
+    """Else the compiler chose other orders for scales than for words, and takes all of them through shared memory."""
+    (kernel,) = compile_case(case, (9, 0))
+    warp_sums = kernel.ptx.count("shfl.sync.bfly") // 5  # of 32 threads
+    assert 0 < kernel.ptx.count("st.shared") <= warp_sums

@@ -74,7 +74,8 @@ def _launch(
         weight.codes, weight.scales, weight.mins, weight.supers, weight.bias, x.codes, x.scales, x.sums,
         out, share, codes, scales, sums, tokens, rows,
         KIND=weight.kind, COLS=weight.cols, TOKENS=padded, RESULT=result, LIMIT=limit,
-        WARPS=config.warps, ROWS=config.rows, TILES=config.tiles, num_warps=config.warps, **launch.early(),
+        WARPS=config.warps, ROWS=config.rows, TILES=config.tiles, num_warps=config.warps,
+        maxnreg=config.registers, **launch.early(),
     )  # fmt: skip
 
 
@@ -192,12 +193,14 @@ def _load_weights(codes_ptr, scales_ptr, mins_ptr, supers_ptr, row, tile, KIND: 
     word = tile * 128 + tl.arange(0, 128)
     words = _load(codes_ptr + row[:, None] * WORDS + word[None, :], word < WORDS, WORDS)
     piece = tile * 32 + tl.arange(0, 32)
-    group = row[:, None] * GROUPS + _side_by_side(piece * 4 // BITS)[None, :]
+    # The compiler is told, wrongly, that neighbours read neighbouring numbers. Each reads one, so none is read for
+    # another, but threads keep the order that they have over the words, and nothing is passed between them.
+    group = row[:, None] * GROUPS + tl.max_contiguous(piece * 4 // BITS, 32)[None, :]
     wanted = piece < WORDS // 4
     scales = _load(scales_ptr + group, wanted, WORDS)
     if KIND == "int4":
         SUPERS: tl.constexpr = max(1, COLS // 256)
-        owner = _side_by_side(tl.minimum(piece // 8, SUPERS - 1))
+        owner = tl.max_contiguous(tl.minimum(piece // 8, SUPERS - 1), 32)
         mins = _load(mins_ptr + group, wanted, WORDS)
         supers = _load(supers_ptr + row[:, None] * SUPERS + owner[None, :], wanted, WORDS)
         out = words, scales, mins, supers
@@ -213,7 +216,7 @@ def _load_activations(codes_ptr, scales_ptr, sums_ptr, zeros, tile, KIND: tl.con
     WORDS: tl.constexpr = COLS * BITS // 32
     word = tile * 128 + tl.arange(0, 128)
     piece = tile * 32 + tl.arange(0, 32)
-    group = zeros[:, None] + _side_by_side(piece * 4 // BITS)[None, :]
+    group = zeros[:, None] + tl.max_contiguous(piece * 4 // BITS, 32)[None, :]
     wanted = piece < WORDS // 4
     scales = _load(scales_ptr + group, wanted, WORDS)
     if KIND == "int8":
@@ -259,10 +262,3 @@ def _load(pointers, wanted, WORDS: tl.constexpr):
     else:
         out = tl.load(pointers, mask=wanted[None, :], other=0)
     return out
-
-
-@triton.jit
-def _side_by_side(columns):
-    """Tells the compiler, wrongly but without harm, that neighbours read neighbouring numbers: threads then keep the
-    order that they have over the words. Each reads one number, so none is read for another."""
-    return tl.max_contiguous(columns, 32)

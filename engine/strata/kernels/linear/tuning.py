@@ -18,11 +18,13 @@ MAX_UNPACKED_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """warps of a program, rows of W that each of them sums up, tiles of each row that are read ahead."""
+    """warps of a program, rows of W that each of them sums up, tiles of each row that are read ahead; registers that a
+    thread may have at most, where the compiler would take so many that fewer programs share a core."""
 
     warps: int
     rows: int
     tiles: int
+    registers: int | None = None
 
 
 # (rows, cols) of W, its second half aside where the result is gated: one row x. Microseconds, share of 4.24 TB/s.
