@@ -16,7 +16,7 @@ from typing import Any
 from strata_operator.agent import hugepages, report
 from strata_operator.agent.errors import HardwareError
 from strata_operator.agent.governor import Governor, degrees_too_hot
-from strata_operator.agent.hardware import Card, Gpus, Host
+from strata_operator.agent.hardware import Card, Gpus, Host, Xid
 from strata_operator.agent.health import LOADED_PERCENT, CardHealth, Health, step
 from strata_operator.agent.hugepages import Reserver
 from strata_operator.agent.mirror import Mirror
@@ -79,6 +79,7 @@ class Agent:
         self._status: NodeStatus | None = None  # None until the StrataNode was seen, or is known not to be there
         self._conditions: tuple[Mapping[str, Any], ...] = ()
         self._outbox: list[Event] = []
+        self._untold_xids: tuple[Xid, ...] = ()
         self._unmeasurable: set[str] = set()  # by this process
         self.snapshot = Snapshot()
 
@@ -89,6 +90,24 @@ class Agent:
 
     def turn(self) -> None:
         """Raises nothing that a later turn may better."""
+        obj = self._own()
+        seen = self._look()
+        if self._health.bad_turns and self._health.trouble is None:
+            # One bad look tells nothing: the next one, in some seconds, has all or confirms it.
+            self._untold_xids = seen.xids
+            self.snapshot = replace(self.snapshot, turn=Turn(0, None, replace(seen, xids=()), self._health))
+            return
+        if obj is None or self._status is None or "deletionTimestamp" in obj["metadata"]:
+            # Without the StrataNode nobody knows what is wanted, or could write down what was.
+            self.snapshot = Snapshot(Turn(0, None, seen, self._health), dict(self._governors))
+            return
+        self._status = self._calibrated(self._status, seen)
+        turn = self._tune(obj, seen)
+        is_connected = self._tell(obj, turn)
+        self.snapshot = Snapshot(turn, dict(self._governors), is_connected)
+
+    def _own(self) -> Mapping[str, Any] | None:
+        """The StrataNode; None while it is not known, or cannot be made."""
         obj = None
         try:
             if self._mirror.is_synced:  # before, a StrataNode that is there would look absent
@@ -98,22 +117,21 @@ class Agent:
         self.adopt(obj)
         if obj is not None and FORGET_FAULTS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
             self._forget_faults()
+        return obj
+
+    def _look(self) -> Observation:
+        """At cards and host; and what that says of their health."""
         status = self._status or NodeStatus()
         seen = observe(self._gpus, self._host, {gpu.uuid for gpu in status.gpus})
+        seen = replace(seen, xids=(*self._untold_xids, *seen.xids))
+        self._untold_xids = ()
         if seen.boot_id is not None and status.boot_id not in (None, seen.boot_id):
             # The machine was started anew: cards may have been taken out, and faults are over.
-            status = replace(status, gpus=(), faults=())
+            self._status = replace(status, gpus=(), faults=(), boot_id=seen.boot_id)
             self._health = Health()
             seen = replace(seen, lost={})
         self._health = step(self._health, seen, now=self._monotonic(), wall=self._wall())
-        if obj is None or self._status is None or "deletionTimestamp" in obj["metadata"]:
-            # Without the StrataNode nobody knows what is wanted, or could write down what was.
-            self.snapshot = Snapshot(Turn(0, None, seen, self._health), dict(self._governors))
-            return
-        self._status = self._calibrated(status, seen)
-        turn = self._tune(obj, seen)
-        is_connected = self._tell(obj, turn)
-        self.snapshot = Snapshot(turn, dict(self._governors), is_connected)
+        return seen
 
     def adopt(self, obj: Mapping[str, Any] | None) -> None:
         """What an earlier process wrote down, once. Later this one knows better than a status edited by hand."""

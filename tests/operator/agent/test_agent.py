@@ -214,7 +214,7 @@ def test_a_card_that_cannot_be_read_still_counts_in_the_budget(world: Make) -> N
     here.turn()
     here.cards[1].errors["nvmlDeviceGetPowerUsage"] = 999
     here.want(powerBudgetWatts=500)
-    here.turn()
+    here.turn(2)
     assert [card.power_limit for card in here.cards] == [250_000, 350_000]
     assert here.condition("Tuned")[:2] == ("False", "GpuFails")
 
@@ -230,6 +230,25 @@ def test_out_of_range_is_refused_with_the_range(world: Make) -> None:
     assert "llm/a wants 120 W" in message
     assert "allowed are 150 to 600 W" in message
     assert ("Refused", message) in here.client.told()
+
+
+@pytest.mark.parametrize("code", [9, 999])
+def test_one_bad_look_is_no_news(world: Make, code: int) -> None:
+    here = world(rtx3090())
+    here.turn()
+    here.want(LOWER)
+    here.turn(2)
+    told = here.client.told()
+    writes(here)
+    for _ in range(3):
+        here.driver.errors["nvmlSystemGetDriverVersion"] = code
+        here.driver.send_xid(here.cards[0], 31)
+        here.turn()
+        here.driver.errors.clear()
+        here.turn()
+    assert [call for call in writes(here) if not call.endswith("Event")] == []
+    ((reason, _),) = [one for one in here.client.told() if one not in told]
+    assert reason == "Xid31"  # which is not lost with it
 
 
 def test_a_limit_that_something_else_reset_comes_again(world: Make) -> None:
@@ -406,6 +425,16 @@ def test_a_driver_that_goes_away_taints_and_keeps_labels_and_originals(world: Ma
     here.want()
     here.turn()
     assert here.cards[0].power_limit == 300_000
+
+
+def test_a_machine_that_comes_up_without_its_driver_says_so(world: Make) -> None:
+    here = world(rtx3090())
+    here.turn()
+    here.host.restart("another")
+    here.driver.fail(9)
+    here.restart()
+    here.turn(3)
+    assert here.condition("Healthy")[:2] == ("False", "DriverMissing")
 
 
 def test_a_node_without_cards_is_no_trouble(world: Make) -> None:
