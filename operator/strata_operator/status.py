@@ -216,7 +216,7 @@ def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
     changed = [action.kind for action in actions if action.verb == "update"]
     if changed:
-        told.append(Event("Normal", "Updated", f"applied the new spec to {', '.join(changed)}"))
+        told.append(Event("Normal", "Updated", f"updated {', '.join(changed)}"))
     for action in actions:
         if action.verb == "restore":
             fields = ", ".join(path.lstrip(".") or "all fields" for path in action.lost)

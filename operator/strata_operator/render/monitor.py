@@ -8,6 +8,9 @@ from strata_operator.api.model import StrataModel
 from strata_operator.render.meta import endpoints, manifest
 
 
+_NODE = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node", "action": "replace"}
+
+
 def monitor(model: StrataModel) -> dict[str, Any]:
     """Metrics need no API key. The node's name comes along, to be joined with what its agent exports."""
     return manifest(
@@ -16,7 +19,6 @@ def monitor(model: StrataModel) -> dict[str, Any]:
         "PodMonitor",
         spec={
             "selector": {"matchLabels": endpoints(model)},
-            "attachMetadata": {"node": True},
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "relabelings": [_NODE]}],
         },
     )
