@@ -14,6 +14,7 @@ from strata.doctor.finding import Finding, Level, lines
 from strata.doctor.host import check_disk, check_host
 from strata.doctor.packages import EXTRAS, SERVE
 from strata.doctor.software import check_software
+from strata.errors import HardwareError
 from tests.doctor.machine import CPUINFO, GIB, machine, write
 
 
@@ -162,6 +163,28 @@ def test_this_environment_has_what_is_needed() -> None:
     findings = {finding.topic: finding for finding in check_software(has_gpu=False)}
     assert findings["packages"].level is Level.OK
     assert all(name in findings["packages"].message for name in SERVE)
+
+
+@pytest.mark.parametrize(
+    ("variants", "level", "message"),
+    [
+        (("scalar", "avx2"), Level.OK, "avx2 for experts on the CPU"),
+        (("scalar",), Level.WARN, "scalar alone"),
+    ],
+)
+def test_kernels_for_experts_on_the_cpu(variants: tuple[str, ...], level: Level, message: str) -> None:
+    *_, finding = check_software(has_gpu=False, kernels_of=lambda: variants)
+    assert (finding.topic, finding.level, finding.message) == ("CPU kernels", level, message)
+
+
+def test_a_library_that_does_not_load() -> None:
+    def missing() -> tuple[str, ...]:
+        raise HardwareError("libstrata.so: no such file")
+
+    *_, finding = check_software(has_gpu=False, kernels_of=missing)
+    assert finding.level is Level.WARN
+    assert "no such file" in finding.message
+    assert "make native" in finding.advice
 
 
 # --- the report
