@@ -7,7 +7,6 @@ from typing import Any
 from strata_operator.api.model import StrataModel
 from strata_operator.render.meta import endpoints, manifest
 
-
 _NODE = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node", "action": "replace"}
 
 
