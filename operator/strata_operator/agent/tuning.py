@@ -70,8 +70,10 @@ def plan(
         locked_clocks=tuple(clock for clock in clocks if clocks[clock] or _is_locked(originals, locks, clock)),
     )
     actions = []
-    # First of all: without it the driver forgets the rest when its last user goes.
-    if now.persistence_mode is False:
+    # First of all: without it the driver forgets the rest when its last user goes. Off although it was switched on, it
+    # says that the driver was loaded anew, and has forgotten the locks too.
+    is_fresh = now.persistence_mode is False
+    if is_fresh:
         actions.append(Action(card.uuid, "persistence", True))
     # The card's own limit too: a driver that is loaded anew knows the factory's alone.
     power = _first(power, record.power_limit_milliwatts)
@@ -81,7 +83,7 @@ def plan(
         if value is None:
             if clock in record.locked_clocks:
                 actions.append(Action(card.uuid, clock, None))
-        elif locks.get((card.uuid, clock)) != value or _is_past(now, clock, value):
+        elif is_fresh or locks.get((card.uuid, clock)) != value or _is_past(now, clock, value):
             actions.append(Action(card.uuid, clock, value))
     return CardPlan(record, tuple(actions))
 

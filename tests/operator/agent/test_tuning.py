@@ -115,6 +115,16 @@ CASES: list[Any] = [
         id="after a restart locks are unknown: locked again",
     ),
     pytest.param(
+        now(on=False),
+        wish(sm=1500),
+        originals(350, True, "sm"),
+        {(UUID, "sm"): 1500},
+        None,
+        originals(350, True, "sm"),
+        [act("persistence", True), act("sm", 1500)],
+        id="the driver was loaded anew: its locks are gone too",
+    ),
+    pytest.param(
         now(on=True, sm=1900),
         wish(sm=1500),
         originals(350, True, "sm"),
