@@ -17,7 +17,7 @@ from strata.plan.known import Shape, known
 from strata.plan.memory import DeviceMemory, plan_memory, size_memory
 from strata.plan.parts import weight_parts
 from strata.plan.speed import Rates
-from strata.plan.units import format_bytes
+from strata_operator import shortage
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.engine import NOT_SERVED
 from strata_operator.api.hardware import WORKING_SET_BYTES
@@ -25,6 +25,7 @@ from strata_operator.api.model import StrataModel
 from strata_operator.api.node import Gpu, StrataNode
 from strata_operator.inventory import GIB, Candidate, candidates, describe
 from strata_operator.placement import needs
+from strata_operator.shortage import HOST_MEMORY, VRAM, Shortage, explain, listed
 
 # While the engine refuses the flags of experts in host memory, all of them must fit where the model runs.
 SERVES_HOST_EXPERTS = not NOT_SERVED
@@ -48,16 +49,6 @@ class Verdict:
         return Trouble(self.reason, self.message) if self.fits is False else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Shortage:
-    """Bytes of one resource that are needed, and that there are. ``advice`` is the planner's, or empty."""
-
-    resource: str
-    needed: int
-    available: int
-    advice: str = ""
-
-
 def shape_of(model: StrataModel) -> Shape | None:
     """What is known of the model's shape without its files."""
     if model.source.hub is not None:
@@ -79,6 +70,9 @@ def judge(
         if nodes and not matching:
             there = describe(nodes, model.hardware)
             return Verdict(False, "NoMatchingNode", f"needs {needs(model.hardware)}; {there}")
+    short = [(one, lack) for one in matching if (lack := shortage.of_host(model.hardware, one)) is not None]
+    if short and len(short) == len(matching):
+        return Verdict(False, *explain(short))
     if shape is None:
         words = "what the model takes is not known before its files have been read; the engine judges when it starts"
         return Verdict(None, "ShapeUnknown", words)
@@ -87,7 +81,7 @@ def judge(
             return _on_cpu(model, shape)
         if not matching:
             return Verdict(None, "NoInventory", "no node agent tells of a GPU; the engine judges when it starts")
-        return _on_cards(model, shape, matching, serves_host_experts)
+        return _on_cards(model, shape, matching, short, serves_host_experts)
     except StrataError as error:  # max_model_len beyond the checkpoint's positions
         return Verdict(False, "InvalidSettings", str(error))
 
@@ -122,36 +116,32 @@ def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
     )
 
 
-def _on_cards(model: StrataModel, shape: Shape, matching: Iterable[Candidate], serves_host_experts: bool) -> Verdict:
+def _on_cards(
+    model: StrataModel,
+    shape: Shape,
+    matching: Iterable[Candidate],
+    short: list[tuple[Candidate, Shortage]],
+    serves_host_experts: bool,
+) -> Verdict:
+    """``short``: those of the nodes that lack what the pod asks for beside the card."""
     plans: dict[str, dict[str, Any]] = {}  # by node
-    short: list[tuple[Candidate, _Shortage]] = []
-    known: dict[object, tuple[_Shortage | None, dict[str, Any]]] = {}  # by what counts of a node: many are alike
+    lacking = {one.node.name for one, _ in short}
+    known: dict[object, tuple[Shortage | None, dict[str, Any]]] = {}  # by what counts of a node: many are alike
     for one in matching:
+        if one.node.name in lacking:
+            continue
         facts = _facts(one)
         if facts not in known:
             known[facts] = _on_card(model, shape, one, serves_host_experts)
-        shortage, plan = known[facts]
-        if shortage is not None:
-            short.append((one, shortage))
+        lack, plan = known[facts]
+        if lack is not None:
+            short = [*short, (one, lack)]
         else:
             plans[one.node.name] = {"node": one.node.name, **plan}
-    if plans:
-        names = tuple(sorted(plans, key=lambda name: (-plans[name]["upperBoundTokensPerSecond"], name)))
-        return Verdict(True, "Fits", f"fits on {_listed(sorted(names))}", plans[names[0]], names)
-    best, shortage = min(short, key=lambda pair: (pair[1].needed - pair[1].available, pair[0].node.name))
-    words = (
-        f"needs {format_bytes(shortage.needed, round_up=True)} of {shortage.resource}; the best matching node, "
-        f"{best.node.name}, has {format_bytes(shortage.available)}"
-    )
-    others = sorted(
-        f"{one.node.name} {format_bytes(lack.available)} of {lack.resource}" for one, lack in short if one is not best
-    )
-    parts = [
-        words,
-        *([f"others: {_listed(others)}"] if others else []),
-        *([shortage.advice] if shortage.advice else []),
-    ]
-    return Verdict(False, "NotEnoughVram" if shortage.resource == "VRAM" else "NotEnoughMemory", ". ".join(parts))
+    if not plans:
+        return Verdict(False, *explain(short))
+    names = tuple(sorted(plans, key=lambda name: (-plans[name]["upperBoundTokensPerSecond"], name)))
+    return Verdict(True, "Fits", f"fits on {listed(sorted(names))}", plans[names[0]], names)
 
 
 def _facts(one: Candidate) -> object:
@@ -168,26 +158,21 @@ def _copy_rate(node: StrataNode, gpu: Gpu) -> int | None:
 
 def _on_card(
     model: StrataModel, shape: Shape, one: Candidate, serves_host_experts: bool
-) -> tuple[_Shortage | None, dict[str, Any]]:
+) -> tuple[Shortage | None, dict[str, Any]]:
     """What is short on that node, or the plan there."""
-    hardware = model.hardware
-    host = hardware.memory_bytes + hardware.hugepages_bytes
-    if one.host_bytes is not None and host > one.host_bytes:
-        return _Shortage("host memory", host, one.host_bytes), {}
     machine = _machine(one.gpu, one.node, model, measured=False)
     upper = _estimate(shape, _config(model), machine)
     placed, parts = upper.fit, upper.parts
     vram = placed.shared + placed.workspace + placed.kv
     if placed.problem is not None:
-        return _Shortage("VRAM", vram, placed.capacity, _what_fits(placed.problem)), {}
+        return Shortage(VRAM, vram, placed.capacity, _what_fits(placed.problem)), {}
     if placed.slots < parts.num_experts and not serves_host_experts:
         needed, ways = _whole(shape, _config(model), machine)
-        return _Shortage("VRAM", needed, placed.capacity, ways), {}
+        return Shortage(VRAM, needed, placed.capacity, ways), {}
     if placed.slots < parts.num_experts and placed.disk_experts:
         needed = int(parts.experts / HOST_SHARE)
-        return _Shortage(
-            "host memory for experts", needed, _pinned_budget(model), "give spec.hardware.hostMemory.pinned more"
-        ), {}
+        advice = "it is spec.hardware.hostMemory.pinned that holds experts: give it more"
+        return Shortage(f"{HOST_MEMORY} for experts", needed, _pinned_budget(model), advice), {}
     beyond = int(placed.ram_experts * parts.expert)
     plan: dict[str, Any] = {
         "vramBytes": vram + int(placed.slots * parts.expert),
@@ -275,8 +260,3 @@ def _what_fits(problem: str) -> str:
     """The planner's advice in its words on a problem."""
     _, lead, ways = problem.partition("What fits: ")
     return lead + ways
-
-
-def _listed(names: Sequence[str], limit: int = 8) -> str:
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + rest

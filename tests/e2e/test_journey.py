@@ -12,7 +12,7 @@ from tests.cluster import Cluster
 from tests.e2e import chat
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.manifest import model
-from tests.e2e.models import OPERATOR, OPERATOR_NAMESPACE, Object, is_true, wait_ready
+from tests.e2e.models import OPERATOR, OPERATOR_NAMESPACE, Object, conditions, is_true, states, wait_ready
 from tests.e2e.target import Target
 
 pytestmark = pytest.mark.cluster
@@ -141,9 +141,30 @@ def test_a_change_survives_the_operators_restart_in_the_middle(target: Target, s
     assert is_true(state, "Ready")
 
 
+def test_a_source_that_is_not_there_leaves_alone_what_serves(target: Target, served: Object, url: str) -> None:
+    """A preflight finds it out where there is no room for a second pod, else the new pod itself."""
+
+    def set_source(source: str) -> None:
+        edit = json.dumps({"spec": {"model": {"source": source}}})
+        target.run("kubectl", "patch", "stratamodel", NAME, "-n", NAMESPACE, "--type=merge", "-p", edit)
+
+    set_source("builtin://nonesuch")
+    told = ""
+    for state in states(target.kubeconfig, NAMESPACE, NAME, seconds=READY_SECONDS):
+        degraded = conditions(state).get("Degraded", {})
+        if degraded.get("reason") in ("PreflightFailed", "RolledBack"):
+            told = degraded["message"]
+            break
+    assert "nonesuch" in told
+    with chat.openai(url) as client:
+        assert "Paris" in "".join(chat.stream(client, NAME, QUESTION, max_tokens=32))
+    set_source("builtin://smollm2-135m")
+    again_ready(target)
+
+
 def test_deleting_the_model_takes_its_children_along(target: Target, served: Object, cluster: Cluster) -> None:
     """The last test of the model: nothing of it may stay."""
     target.run("kubectl", "delete", "stratamodel", NAME, "-n", NAMESPACE, "--wait")
-    kinds = "deployments,services,configmaps,serviceaccounts,pods"
+    kinds = "deployments,services,configmaps,serviceaccounts,networkpolicies,poddisruptionbudgets,jobs,pods"
     mine = ("kubectl", "get", kinds, "-n", NAMESPACE, "-l", f"strata.ai/model={NAME}", "-o", "name")
     cluster.wait_for(lambda: not target.run(*mine).strip(), 120, "the model's children to be gone")

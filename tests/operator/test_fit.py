@@ -82,6 +82,27 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             id="huge pages are host memory, too",
         ),
         pytest.param(
+            [node_object(memory_gib=48)],
+            {"model": {"source": "hf://org/unheard-of"}, "hardware": {**NVIDIA, "memory": "52Gi"}},
+            "NotEnoughMemory",
+            ["needs 52.0 GiB of host memory; the best matching node, gpu-1, has 48.0 GiB"],
+            id="whatever it serves, the node has not the memory",
+        ),
+        pytest.param(
+            [node_object()],
+            {"hardware": {**NVIDIA, "cpu": 32}},
+            "NotEnoughCpus",
+            ["needs 32 CPUs; the best matching node, gpu-1, has 16 CPUs"],
+            id="the node has not the CPUs",
+        ),
+        pytest.param(
+            [node_object("small", gpus=[gpu(vram_gib=16)]), node_object("poor", memory_gib=8)],
+            {},
+            "NotEnoughVram",
+            ["needs 18.", "the best matching node, small", "others: poor 8.0 GiB of host memory"],
+            id="each node lacks something else",
+        ),
+        pytest.param(
             [node_object("gpu-2", gpus=[gpu("NVIDIA-GeForce-RTX-4080")])],
             {},
             "NoMatchingNode",
