@@ -82,15 +82,12 @@ def test_bf16_activations_over_packed_weights(kind: str) -> None:
 )
 @pytest.mark.parametrize("window", [None, 23])
 @pytest.mark.parametrize("has_sinks", [False, True])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_attention(
-    spans: list[tuple[int, int]], window: int | None, has_sinks: bool, dtype: torch.dtype, tolerance: float
-) -> None:
-    case = make_case(spans, 6, 2, head_dim=64, dtype=dtype, device="cuda", window=window)
-    sinks = torch.randn(6, generator=torch.Generator().manual_seed(6)).to("cuda", dtype) if has_sinks else None
+def test_attention_in_float32(spans: list[tuple[int, int]], window: int | None, has_sinks: bool) -> None:
+    case = make_case(spans, 6, 2, head_dim=64, dtype=torch.float32, device="cuda", window=window)
+    sinks = torch.randn(6, generator=torch.Generator().manual_seed(6)).to("cuda") if has_sinks else None
     expected = reference.paged_attention(case.query, case.cache, case.batch, window, sinks)
     found = sdpa.paged_attention(case.query, case.cache, case.batch, window, sinks)
-    assert tiny.relative(found, expected) < tolerance
+    assert tiny.relative(found, expected) < 1e-5
 
 
 def test_a_store_on_the_card(tmp_path: Path) -> None:

@@ -50,9 +50,6 @@ def open_device(config: DeviceConfig) -> Device:
             f"device 'cuda' was asked for, but {built}: check nvidia-smi and that the container has a card, "
             "or choose device 'cpu'"
         )
-    # cuDNN's attention builds a plan for every new shape, and the KV length is new at every step: a decode step of a
-    # 30-layer model took 93 ms with it (H200, torch 2.11, 2026-11-29).
-    torch.backends.cuda.enable_cudnn_sdp(False)
     keep_kernels(default_cache_dir() / "triton")
     return Device(torch.device("cuda", 0), f"cuda ({torch.cuda.get_device_name(0)})")
 
