@@ -2,7 +2,7 @@
 
     split    grid (kv heads, sequences, splits): normalise and turn the heads of q and k, put the new key and value into
              the cache, attend to one share of the positions. One program takes all query heads of its KV head.
-    combine  grid (sequences, columns / COLUMNS): sum the shares in their order, divide, round to bf16 or quantise.
+    join     grid (sequences, columns / COLUMNS): sum the shares in their order, divide, round to bf16 or quantise.
 
 The number of splits follows from the shapes, so that one CUDA graph serves every length: a sequence is cut into shares
 of whole TILEs, and programs without one end at once. float32 between the two: maxima and sums [seqs, heads, splits],
@@ -77,7 +77,7 @@ def decode(
     )
     quantized = isinstance(out, QuantizedRows)
     run = math.gcd(dims, GROUP)
-    combine_kernel[(seqs, triton.cdiv(num_heads * dims, tuning.columns))](
+    join_kernel[(seqs, triton.cdiv(num_heads * dims, tuning.columns))](
         maxima,
         sums,
         values,
@@ -94,7 +94,7 @@ def decode(
         CHUNK=tuning.chunk,
         RUN=run,
         RUNS=tuning.columns // run,
-        num_warps=tuning.combine_warps,
+        num_warps=tuning.join_warps,
         **early(),
     )
 
@@ -248,7 +248,7 @@ def _tile(
     do_not_specialize=["splits"],
     do_not_specialize_on_alignment=["lengths_ptr", "starts_ptr"],
 )
-def combine_kernel(
+def join_kernel(
     maxima_ptr,  # as of split_kernel, to starts
     sums_ptr,
     values_ptr,

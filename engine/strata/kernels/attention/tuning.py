@@ -10,7 +10,7 @@ from strata.kernels.launch import capability
 @dataclass(frozen=True, slots=True)
 class DecodeTuning:
     """tile: positions at a time, ``stages`` of these on their way. programs: how many ``split`` should have, all
-    sequences and KV heads together. columns: of one program of ``combine``; chunk: splits that it reads at a time."""
+    sequences and KV heads together. columns: of one program of ``join``; chunk: splits that it reads at a time."""
 
     tile: int
     stages: int
@@ -18,7 +18,7 @@ class DecodeTuning:
     programs: int
     columns: int
     chunk: int
-    combine_warps: int
+    join_warps: int
 
 
 @dataclass(frozen=True, slots=True)
