@@ -60,7 +60,7 @@ GPT_OSS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_weights, "_CODES", 64 * 5_001)
+    monkeypatch.setattr(random_weights, "_CODES", 64 * 5_003)
 
 
 def config(directory: Path, table: dict[str, Any]) -> str:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 _STEP = 64  # bytes: walks start at multiples of it
-# An odd number of steps is no multiple of a row's bytes: where a walk comes round again, it gives other rows.
+# A prime number of steps is no multiple of a row's: where a walk comes round again, it gives other rows.
 _CODES = _STEP * 700_001
-_SCALES = _STEP * 50_001
+_SCALES = _STEP * 50_021
 
 _SCALED = ("", "scales", "super")  # parts that the size of the weights changes
 _UNIFORM4 = math.sqrt((16**2 - 1) / 12)  # standard deviation of codes 0 .. 15
