@@ -130,8 +130,8 @@ async def test_what_ended_the_service_is_known_after_it_was_closed(make_engine: 
     engine = make_engine()
     service = Service(engine, model_names=("tiny",))
     await service.start()
-    while service.state == "loading":
-        await asyncio.sleep(0)
+    assert service._loading is not None
+    await service._loading
     engine.fail("signal 9")
     await service.close()
     assert isinstance(service.error, EngineError)
