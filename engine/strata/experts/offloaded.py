@@ -42,6 +42,7 @@ class Offloaded:
     """The first experts of each layer in VRAM, as many as ``placement`` says."""
 
     can_capture = True
+    can_capture_prefill = False  # what is streamed ahead is decided on the host
 
     def __init__(
         self, layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device

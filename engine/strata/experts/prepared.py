@@ -11,7 +11,7 @@ from strata.kernels.matrix import Activation
 class Prepared:
     """``experts``: those of a layer, by its number; asked for once, taken one after another."""
 
-    can_capture = False  # the host runs those that were chosen
+    can_capture = can_capture_prefill = False  # the host runs those that were chosen
 
     def __init__(self, kernels: Kernels, experts: Callable[[int], Iterable[Expert]]) -> None:
         self._kernels = kernels

@@ -17,7 +17,7 @@ class Resident:
     """One slab with every blob at a place of its own for good. A model that fits pays nothing for one that does not:
     its kernels read the same table of addresses, which never changes."""
 
-    can_capture = True
+    can_capture = can_capture_prefill = True
 
     def __init__(self, layout: ExpertLayout, kernels: Kernels, device: torch.device) -> None:
         self._kernels = kernels

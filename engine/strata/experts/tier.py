@@ -21,7 +21,12 @@ class Tier(Protocol):
 
     @property
     def can_capture(self) -> bool:
-        """Whether a CUDA graph can hold what ``layer`` gives: the host is asked for nothing on the way."""
+        """Whether a CUDA graph can hold what ``layer`` gives for decode steps: the host is asked for nothing on the
+        way."""
+
+    @property
+    def can_capture_prefill(self) -> bool:
+        """The same for steps of any size."""
 
     def layer(self, layer: int, activation: Activation) -> ExpertsFn:
         """What adds up the experts of layer number ``layer`` that a router chose."""

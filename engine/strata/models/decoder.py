@@ -30,7 +30,9 @@ class Decoder(ABC):
         self.windows = frozenset(config.windows)
         self.reads_pages = weights.kernels.reads_pages
         # Kernels that gather pages take other shapes at every step.
-        self.can_capture = self.reads_pages and (not any(config.expert_layers) or weights.tier.can_capture)
+        has_experts = any(config.expert_layers)
+        self.can_capture = self.reads_pages and (not has_experts or weights.tier.can_capture)
+        self.can_capture_prefill = self.can_capture and (not has_experts or weights.tier.can_capture_prefill)
         self.likeliest = weights.kernels.argmax
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
