@@ -50,14 +50,19 @@ def _stored(source: Source, name: str, weight: Weight) -> Iterator[tuple[str, in
             yield "", offset, piece
             offset += piece.numel() * piece.element_size()
         return
-    parts = {part: torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for part, spec in weight.tensors("").items()}
+    planned = {part: (spec.shape, torch_dtype(spec.dtype)) for part, spec in weight.tensors("").items()}
+    parts: dict[str, Tensor] = {}
     for rows, tensor in _read(source, name, weight):
         packed = tensor if isinstance(tensor, QuantizedTensor) else quant.get(weight.format).pack(tensor)
+        if rows == WHOLE:
+            parts = {f".{part}": value.contiguous() for part, value in packed.parts.items()}
+            continue
+        parts = parts or {part: torch.empty(shape, dtype=dtype) for part, (shape, dtype) in planned.items()}
         for part, value in packed.parts.items():
-            place = parts[f".{part}"][rows]
-            assert (place.shape, place.dtype) == (value.shape, value.dtype), f"{name}.{part} is not as it was planned"
-            place.copy_(value)
-    for part, whole in parts.items():
+            parts[f".{part}"][rows] = value
+    for part, (shape, dtype) in planned.items():
+        whole = parts[part]
+        assert (tuple(whole.shape), whole.dtype) == (tuple(shape), dtype), f"{name}{part} is not as it was planned"
         yield part, 0, whole
 
 
