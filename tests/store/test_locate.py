@@ -14,7 +14,8 @@ import pytest
 from strata.config.model_name import BuiltinName
 from strata.errors import CheckpointError, OptionError, StorageError
 from strata.store.convert import convert
-from strata.store.locate import default_cache_dir, resolve
+from strata.store.directories import default_cache_dir
+from strata.store.locate import resolve
 from strata.store.reader import Store
 from strata.store.sources.builtin import BUILTINS, builtin_path
 from strata.store.target import lock

@@ -14,7 +14,7 @@ from strata.bench.serve.address import DEFAULT_URL
 from strata.cli.arguments import require
 from strata.cli.serve_options import add_options, engine_config
 from strata.config import EngineConfig
-from strata.config.model_name import BuiltinName, HubName, LocalName, parse_name
+from strata.config.model_name import BuiltinName, HubName, LocalName, UrlName, parse_name
 from strata.engine import logs
 from strata.errors import OptionError
 
@@ -129,6 +129,8 @@ def default_name(model: str) -> str:
             return repo
         case BuiltinName(name=name):
             return name
+        case UrlName(file=file):
+            return file.removesuffix(".gguf")
         case LocalName(path=path):
             return PurePath(path).name.removesuffix(".gguf") or path
 

@@ -10,8 +10,12 @@ from typing import TypeAlias
 SCHEME = "builtin://"
 ACCEPTED = (
     "a store made by `strata convert`, a Hugging Face directory (config.json and *.safetensors), a .gguf file, "
-    f"{SCHEME}NAME, or a model on the Hugging Face Hub (ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf, "
-    "ORG/NAME:Q4_K_M)"
+    f"{SCHEME}NAME, https://HOST/FILE.gguf, or a model on the Hugging Face Hub (ORG/NAME, ORG/NAME@REVISION, "
+    "ORG/NAME:FILE.gguf, ORG/NAME:Q4_K_M)"
+)
+_URL = re.compile(
+    r"(?P<address>https?://[^\s/?#]+/(?:[^\s?#]*/)?(?P<file>[\w.@+=,%-]+\.gguf)(?:\?[^\s#]*)?)"
+    r"(?:#sha256=(?P<sha256>[0-9a-f]{64}))?"
 )
 _HUB = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>(?!.*\.\.)[^\s@:]+))?(?::(?P<file>[^\s:]+))?"
@@ -56,13 +60,28 @@ class LocalName:
         return self.path
 
 
-ModelName: TypeAlias = HubName | BuiltinName | LocalName
+@dataclass(frozen=True, slots=True)
+class UrlName:
+    """``https://HOST/PATH.gguf[#sha256=...]``."""
+
+    address: str
+    file: str  # its last part
+    sha256: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.address}#sha256={self.sha256}" if self.sha256 else self.address
+
+
+ModelName: TypeAlias = HubName | BuiltinName | LocalName | UrlName
 
 
 def parse_name(text: str) -> ModelName:
     """What is meant. A path that exists is never a name on the Hub."""
     if text.startswith(SCHEME):
         return BuiltinName(text.removeprefix(SCHEME))
+    url = _URL.fullmatch(text)
+    if url is not None:
+        return UrlName(url["address"], url["file"], url["sha256"])
     match = _HUB.fullmatch(text)
     if match is None or match["repo"].endswith((".gguf", ".safetensors")) or os.path.lexists(text):
         return LocalName(text)

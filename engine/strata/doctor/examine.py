@@ -13,7 +13,7 @@ from strata.doctor.software import check_software
 from strata.plan.hardware import available_memory
 from strata.plan.host import ROOT
 from strata.plan.memory import DeviceMemory
-from strata.store.locate import default_cache_dir
+from strata.store.directories import default_cache_dir
 
 
 def examine(

@@ -14,7 +14,7 @@ from strata.config import DeviceConfig
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
-from strata.store.locate import default_cache_dir
+from strata.store.directories import default_cache_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from strata import quant
 from strata.config.model_name import HubName, parse_name
 from strata.errors import StorageError
 from strata.store.convert import convert, is_current_store, is_store
+from strata.store.directories import default_cache_dir
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.progress import Phases, silent
 from strata.store.sources import obtain
@@ -61,14 +62,6 @@ def converted(name: HubName, dtype: str, cache: Path) -> Path | None:
     """The store of what a name on the Hub stood for when it was last asked for; None where there is none."""
     latest = cache / _latest(name, dtype)
     return latest.resolve() if is_current_store(latest) else None
-
-
-def default_cache_dir() -> Path:
-    """$STRATA_CACHE_DIR, else $XDG_CACHE_HOME/strata/stores, else ~/.cache/strata/stores."""
-    if os.environ.get("STRATA_CACHE_DIR"):
-        return Path(os.environ["STRATA_CACHE_DIR"]).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "strata" / "stores"
 
 
 def _latest(name: HubName, dtype: str) -> str:

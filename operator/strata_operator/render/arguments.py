@@ -29,7 +29,7 @@ def arguments(model: StrataModel, *, grace_seconds: int) -> list[str]:
 
 def source_argument(source: Source) -> str:
     """What the engine is told to serve: a name, or a path in its container."""
-    if source.builtin is not None:
+    if source.builtin is not None or source.url is not None:
         return source.text
     if source.hub is not None:
         return source.hub

@@ -22,6 +22,8 @@ from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model, model_object
         ("pvc://claim/in/side", {"claim": "claim", "path_in_claim": "in/side"}),
         ("hf://Qwen/Qwen3-8B", {"hub": "Qwen/Qwen3-8B"}),
         ("hf://org/name:Q4_K_M", {"hub": "org/name:Q4_K_M"}),
+        ("https://host/dir/m.gguf", {"url": "https://host/dir/m.gguf"}),
+        (f"http://host:80/m.gguf?a=b#sha256={'0' * 64}", {"url": f"http://host:80/m.gguf?a=b#sha256={'0' * 64}"}),
     ],
 )
 def test_sources(text: str, expected: dict[str, str]) -> None:
@@ -38,6 +40,9 @@ def test_sources(text: str, expected: dict[str, str]) -> None:
         "hf://a/b:",
         "hf://a/b@main",
         "ftp://host/model",
+        "https://host/model.bin",
+        "https://host/../m.gguf",
+        "https://host/m.gguf#md5=0",
         "hostpath://relative/path",
         "hostpath:///a/../etc",
         "hostpath:///a/.",
@@ -51,14 +56,8 @@ def test_sources(text: str, expected: dict[str, str]) -> None:
 )
 def test_other_sources_are_refused(text: str) -> None:
     with pytest.raises(
-        InvalidSpecError, match="hf://ORG/NAME:FILE, builtin://NAME, hostpath:///ABSOLUTE/PATH and pvc://CLAIM"
+        InvalidSpecError, match="hf://ORG/NAME:FILE, builtin://NAME, hostpath:///ABSOLUTE/PATH, pvc://CLAIM"
     ):
-        Source.parse(text)
-
-
-@pytest.mark.parametrize("text", ["https://host/model.gguf", "http://host:8080/dir/model.gguf"])
-def test_a_url_is_known_and_not_served(text: str) -> None:
-    with pytest.raises(NotServedError, match="Hugging Face Hub alone"):
         Source.parse(text)
 
 

@@ -41,7 +41,7 @@ BAD = [
     bad(
         {"model": {"source": "ftp://host/model"}},
         "source is 'ftp://host/model'",
-        "allowed are hf://ORG/NAME or hf://ORG/NAME:FILE, builtin://NAME, hostpath:///ABSOLUTE/PATH and pvc://CLAIM",
+        "allowed are hf://ORG/NAME or hf://ORG/NAME:FILE, builtin://NAME, hostpath:///ABSOLUTE/PATH, pvc://CLAIM",
         why="bad scheme",
     ),
     bad({"model": {"source": "hostpath://models/x"}}, "hostpath:///ABSOLUTE/PATH", why="relative host path"),
@@ -75,6 +75,7 @@ BAD = [
     bad({"cache": {"hostPath": "/"}}, "hostPath is '/'", "absolute path below /", why="the node's root as cache"),
     bad({"service": {"port": 70000}}, "spec.service.port", "less than or equal to 65535", why="port out of range"),
     bad({"scheduling": {"tolerations": [{"operator": "Equal"}]}}, "needs operator: Exists", why="keyless toleration"),
+    bad({"model": {"source": "https://host/m.bin"}}, "https://HOST/PATH/FILE.gguf", why="no GGUF of a web server"),
     bad({"model": {"source": "hf://Qwen"}}, "hf://ORG/NAME", why="half a name on the Hub"),
     bad(
         {"model": {"source": "builtin://x", "revision": "v1"}},

@@ -138,6 +138,15 @@ def test_a_model_of_the_hub_is_fetched_into_the_node_s_cache() -> None:
     assert engine(**source("hf://Qwen/Qwen3-8B:Q4_K_M"))["args"][1] == "Qwen/Qwen3-8B:Q4_K_M"
 
 
+def test_a_file_of_a_web_server_is_given_to_the_engine_as_it_is() -> None:
+    from strata.config.model_name import UrlName, parse_name
+
+    text = f"https://host/m.gguf#sha256={'0' * 64}"
+    made = engine(**source(text))["args"][1]
+    assert made == text
+    assert isinstance(parse_name(made), UrlName)
+
+
 def test_a_token_is_the_kubelet_s_to_read() -> None:
     made = engine(model={"source": "hf://Qwen/Qwen3-8B", "secretRef": {"name": "hub"}})
     reference = {"secretKeyRef": {"name": "hub", "key": "token"}}

@@ -9,10 +9,11 @@ from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import Any
 
-from strata.config.model_name import ACCEPTED, BuiltinName, HubName, LocalName, parse_name
+from strata.config.model_name import ACCEPTED, BuiltinName, HubName, LocalName, UrlName, parse_name
 from strata.errors import CheckpointError
 from strata.store.files import read_json
 from strata.store.progress import Phases, silent
+from strata.store.sources import web
 from strata.store.sources.base import Source
 from strata.store.sources.builtin import builtin_path, recommended
 from strata.store.sources.gguf_file import check_magic
@@ -20,8 +21,11 @@ from strata.store.sources.gguf_parts import part_paths
 from strata.store.sources.hub import fetch
 
 
-def source_path(name: BuiltinName | LocalName) -> Path:
-    """The existing file or directory behind a name; raises CheckpointError with what is accepted."""
+def source_path(name: BuiltinName | LocalName | UrlName) -> Path:
+    """The existing file or directory behind a name; raises CheckpointError with what is accepted, UnfetchedError for a
+    file of a web server that is not here."""
+    if isinstance(name, UrlName):
+        return web.found(name)
     if isinstance(name, BuiltinName):
         return builtin_path(name)
     try:
@@ -47,15 +51,18 @@ class Obtained:
 
 
 def obtain(source: str, progress: Phases = silent) -> Obtained:
-    """The checkpoint behind what the user gave, fetched from the Hub if need be (phase "download").
+    """The checkpoint behind what the user gave, fetched from the Hub or a web server if need be (phase "download").
 
-    Raises CheckpointError with what is accepted, and what ``strata.store.sources.hub.fetch`` raises.
+    Raises CheckpointError with what is accepted, and what ``strata.store.sources.hub.fetch`` and ``web.fetch`` raise.
     """
     name = parse_name(source)
     if isinstance(name, HubName):
         fetched = fetch(name, progress)
         identity = (name.repo, fetched.commit, name.file)
         return Obtained(name.repo.split("/")[1], (name.repo, name.file), fetched.path, identity, {})
+    if isinstance(name, UrlName):
+        downloaded = web.fetch(name, progress)
+        return Obtained(name.file.removesuffix(".gguf"), (name.address,), downloaded.path, downloaded.identity, {})
     path = source_path(name)
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source_files(path)]
     recommendation = recommended(name) if isinstance(name, BuiltinName) else {}
