@@ -17,7 +17,6 @@ from strata.plan.advice import Fits, Way, find_ways
 from strata.plan.memory import DeviceMemory, MemoryPlan, explain, size_memory
 from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.speed import Rates, Shares
-from strata.plan.step import with_step_tokens
 
 # Share of the host's memory that experts may take: the system, the server and page cache live there too.
 HOST_SHARE = 0.9
@@ -94,7 +93,6 @@ def fit(
     ``expert_format``: see ``weight_parts``. ``element_bytes``: of KV cache and activations. Raises OptionError for a
     ``max_model_len`` beyond the checkpoint's positions.
     """
-    config = with_step_tokens(config, machine.memory.device, machine.memory.total_bytes)
     memory, weights = machine.memory, cache(lambda dtype: weight_parts(model, dtype, expert_format))
 
     def size(changed: EngineConfig, *, with_experts: bool) -> MemoryPlan:

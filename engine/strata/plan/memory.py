@@ -10,7 +10,7 @@ from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
 from strata.plan.parts import weight_parts
-from strata.plan.step import with_step_tokens
+from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
 
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
@@ -196,7 +196,6 @@ def advise(
     model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> list[Way]:
     """Changes that make it fit, for arguments with which ``plan_memory`` says that it does not."""
-    config = with_step_tokens(config, memory.device, memory.total_bytes)
 
     def size(changed: EngineConfig) -> MemoryPlan:
         weights = weight_bytes
@@ -212,8 +211,21 @@ def advise(
 def size_memory(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
-    """What ``plan_memory`` judges: the plan, whether it fits or not."""
-    config = with_step_tokens(config, memory.device, memory.total_bytes)
+    """What ``plan_memory`` judges: the plan, whether it fits or not. Steps have as many tokens as fit, of those that
+    suit the device."""
+    plans = (
+        _size(model, choice, memory, weight_bytes, element_bytes)
+        for choice in step_choices(config, memory.device, memory.total_bytes)
+    )
+    plan = next(plans)
+    while not plan.fits and (smaller := next(plans, None)) is not None:
+        plan = smaller
+    return plan
+
+
+def _size(
+    model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
+) -> MemoryPlan:
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes, memory.device)

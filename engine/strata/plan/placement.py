@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.memory import DeviceMemory, kv_token_bytes, resolve_max_model_len, workspace_bytes
-from strata.plan.step import with_step_tokens
+from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
 
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
@@ -85,7 +85,23 @@ def plan_experts(
     ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
     weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
     """
-    config = with_step_tokens(config, memory.device, memory.total_bytes)
+    placed = [
+        _plan(model, choice, memory, experts, shared_bytes, element_bytes)
+        for choice in step_choices(config, memory.device, memory.total_bytes)
+    ]
+    whole = [placement for placement in placed if placement.is_resident]
+    some = [placement for placement in placed if placement.num_resident]
+    return (whole or some or placed[-1:])[0]
+
+
+def _plan(
+    model: ModelConfig,
+    config: EngineConfig,
+    memory: DeviceMemory,
+    experts: ExpertBytes,
+    shared_bytes: int,
+    element_bytes: int,
+) -> ExpertPlacement:
     left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
     left -= workspace_bytes(model, config, element_bytes, memory.device)
     token = kv_token_bytes(model, element_bytes)

@@ -14,11 +14,16 @@ CARD_GIB, CARD_TOKENS = 16, 2048
 LARGE_CARD_GIB, LARGE_CARD_TOKENS = 64, 8192
 
 
-def with_step_tokens(config: EngineConfig, device: str, total_bytes: int) -> EngineConfig:
-    """``config`` with ``max_num_batched_tokens`` as it suits a device ("cpu" or "cuda") with so much memory, unless it
-    is given."""
+def step_choices(config: EngineConfig, device: str, total_bytes: int) -> tuple[EngineConfig, ...]:
+    """``config`` with each ``max_num_batched_tokens`` that suits a device ("cpu" or "cuda") with so much memory, the
+    best first; the last takes least memory. Only ``config`` where it is given."""
     scheduler = config.scheduler
-    if device == "cpu" or total_bytes < CARD_GIB << 30 or scheduler.max_num_batched_tokens is not None:
-        return config
-    tokens = LARGE_CARD_TOKENS if total_bytes >= LARGE_CARD_GIB << 30 else CARD_TOKENS
-    return replace(config, scheduler=replace(scheduler, max_num_batched_tokens=max(tokens, scheduler.max_num_seqs)))
+    if scheduler.max_num_batched_tokens is not None:
+        return (config,)
+    suited = []
+    if device == "cuda" and total_bytes >= LARGE_CARD_GIB << 30:
+        suited.append(LARGE_CARD_TOKENS)
+    if device == "cuda" and total_bytes >= CARD_GIB << 30:
+        suited.append(CARD_TOKENS)
+    sizes = [max(tokens, scheduler.max_num_seqs) for tokens in suited] + [scheduler.step_tokens]
+    return tuple(replace(config, scheduler=replace(scheduler, max_num_batched_tokens=size)) for size in sizes)
