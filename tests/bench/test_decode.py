@@ -11,7 +11,9 @@ import pytest
 from strata.bench import bandwidth, decode
 from strata.bench.decode import DecodeReport
 from strata.bench.loaded import read_of_step
+from strata.config import DeviceConfig
 from strata.errors import CheckpointError, OptionError
+from strata.experts.counts import ExpertCounts
 from strata.store.locate import resolve
 from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
@@ -31,6 +33,7 @@ REPORT = DecodeReport(
     prefill_seconds=0.5,
     decode_seconds=5.0,
     median_step_seconds=0.05,
+    experts=None,
 )
 
 
@@ -56,14 +59,20 @@ def test_rates() -> None:
     assert json.loads(json.dumps(table)) == table
 
 
+def test_experts_beyond_vram_are_told_of() -> None:
+    shares = ExpertCounts(needed=200, in_vram=100, fetched=25).shares()
+    lines = "\n".join(replace(REPORT, experts=shares).lines())
+    assert "bound            25.0 tok/s, were all experts in VRAM" in lines
+    assert "experts          50.0% in VRAM, 12.5% fetched, 37.5% on the CPU" in lines
+
+
 def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "BUFFER_BYTES", 1 << 22)
     seen: list[tuple[str, int, int]] = []
     report = decode.run(
         checkpoint,
         "int8",
-        device="cpu",
-        num_threads=1,
+        device=DeviceConfig(device="cpu", num_threads=1),
         batch_size=3,
         prompt_tokens=20,
         output_tokens=9,
@@ -108,7 +117,6 @@ def test_a_step_reads_the_experts_that_its_tokens_take(tmp_path: Path) -> None:
         ({"prompt_tokens": 0}, OptionError, "prompt_tokens is 0; 1 or more"),
         ({"output_tokens": -1}, OptionError, "output_tokens is -1; 1 or more"),
         ({"dtype": "fp8"}, OptionError, "dtype is 'fp8'; one of bf16, int8, int4"),
-        ({"device": "tpu"}, OptionError, "device is 'tpu'; one of auto, cpu, cuda"),
         ({"prompt_tokens": 500}, OptionError, "max_model_len is 637; the checkpoint's positions reach 128"),
         ({"source": "/nowhere"}, CheckpointError, "/nowhere"),
     ],

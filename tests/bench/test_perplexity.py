@@ -12,9 +12,12 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from strata.bench import perplexity
 from strata.bench.perplexity import negative_log_likelihoods
+from strata.config import DeviceConfig
 from strata.errors import OptionError
 from tests.engine.tiny_llama import write_checkpoint as write_tiny
 from tests.models import tiny
+
+ON_CPU = DeviceConfig(device="cpu", num_threads=1)
 
 
 def write_checkpoint(directory: Path) -> str:
@@ -53,7 +56,7 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer.save(f"{source}/tokenizer.json")
     text = tmp_path / "text"
     text.write_text(" ".join(["w5 w6 w7"] * 30))
-    report = perplexity.run(source, "bf16", text=text, window=32, device="cpu", num_threads=1, progress=lambda *_: None)
+    report = perplexity.run(source, "bf16", text=text, window=32, device=ON_CPU, progress=lambda *_: None)
     assert report.perplexity == pytest.approx(math.exp(report.nll))
     assert report.tokens == 89
     assert "89 tokens predicted, window 32" in "\n".join(report.lines())
@@ -80,4 +83,4 @@ def test_bad_arguments(
     if content is not None:
         text.write_bytes(content)
     with pytest.raises(OptionError, match=message):
-        perplexity.run(source, "bf16", text=text, window=window, device="cpu", progress=lambda *_: None)
+        perplexity.run(source, "bf16", text=text, window=window, device=ON_CPU, progress=lambda *_: None)

@@ -10,7 +10,7 @@ import pytest
 
 from strata.bench import bandwidth, prefill
 from strata.bench.prefill import PrefillReport, multiplications_per_token
-from strata.config import read_hf_config
+from strata.config import DeviceConfig, read_hf_config
 from strata.errors import OptionError
 from tests.engine.tiny_llama import EXPERTS, write_checkpoint
 
@@ -59,8 +59,7 @@ def test_run_measures_and_tells_how_far_it_is(
     report = prefill.run(
         str(write_checkpoint(tmp_path / "tiny")),
         "bf16",
-        device="cpu",
-        num_threads=1,
+        device=DeviceConfig(device="cpu", num_threads=1),
         prompt_tokens=40,
         chunk_tokens=chunk_tokens,
         progress=lambda *event: seen.append(event),

@@ -16,7 +16,7 @@ from strata.bench import random_weights
 from strata.bench.loaded import open_model, together
 from strata.bench.random_weights import RandomWeights
 from strata.bench.shape import SHAPE_DTYPES, write_shape
-from strata.config import read_hf_config
+from strata.config import DeviceConfig, read_hf_config
 from strata.config.public import SHAPES
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
 from strata.plan.shape import needed
@@ -101,7 +101,9 @@ def test_weights_have_no_bias_and_the_spread_of_their_columns(tmp_path: Path, dt
 @pytest.mark.parametrize(("table", "dtype"), [(QWEN, "int4"), (GPT_OSS, "mxfp4")])
 def test_a_store_runs_and_answers_vary(tmp_path: Path, table: dict[str, Any], dtype: str) -> None:
     path = write_shape(config(tmp_path, table), dtype, tmp_path / "store", progress=silent)
-    loaded = open_model(str(path), "int4", device="cpu", num_threads=1, max_model_len=40, progress=silent)
+    loaded = open_model(
+        str(path), "int4", device=DeviceConfig(device="cpu", num_threads=1), max_model_len=40, progress=silent
+    )
     store, runner = loaded.store, loaded.runner
     assert "quantization_config" not in json.loads((path / "config.json").read_text())
     prompt = list(range(32))

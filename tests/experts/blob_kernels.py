@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import time
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
-from strata.kernels.layer import Expert, ExpertsFn, Kernels
+from strata.kernels.layer import Expert, ExpertsFn, Kernels, Routed
 from strata.kernels.matrix import Activation, Matrix
+from strata.kernels.misses import reference
+from strata.kernels.misses.table import Mailbox, MissSteps, MissTable
+from strata.kernels.misses.untile import accepts
 from strata.kernels.operations import REFERENCE
+from strata.native.layout import TileLayout
+from strata.native.tiles import untile_expert
 from strata.quant.base import Part
 from strata.store.layout import Weight, part_bytes
 from strata.store.shard import torch_dtype
 
 
 class BlobKernels(Kernels):
-    """Reads the table of addresses, and the blobs, anew at every call."""
+    """Reads the table of addresses, and the blobs, anew at every call; an expert at address 0 adds nothing."""
 
     def __init__(self) -> None:
         super().__init__(REFERENCE, torch.float32)
@@ -26,13 +33,21 @@ class BlobKernels(Kernels):
         return True
 
     def blob_experts(self, layout: BlobLayout, addresses: Tensor, activation: Activation) -> ExpertsFn:
-        def run(routed, x):  # type: ignore[no-untyped-def]
-            blobs = [bytes_at(address, layout.num_bytes) for address in addresses.tolist()]
+        def run(routed: Routed, x: Tensor) -> Tensor:
+            places = addresses.tolist()
+            blobs = [bytes_at(address, layout.num_bytes) if address else None for address in places]
             experts = [
                 Expert((_matrix(blob, layout.gate), _matrix(blob, layout.up)), _matrix(blob, layout.down))
                 for blob in blobs
+                if blob is not None
             ]
-            return self.experts(experts, activation)(routed, x)
+            if not experts:
+                return x
+            # The experts that are there, by their new numbers; of the others none is taken.
+            numbers = torch.tensor([blob is not None for blob in blobs]).cumsum(0) - 1
+            there = addresses[routed.ids] != 0
+            mine = Routed(numbers[routed.ids].clamp(min=0), routed.shares * there, routed.inner)
+            return self.experts(experts, activation)(mine, x)
 
         return run
 
@@ -52,3 +67,47 @@ def _matrix(blob: Tensor, place: MatrixPlace) -> Matrix:
 
 def _view(blob: Tensor, at: int, part: Part) -> Tensor:
     return blob[at : at + part_bytes(part)].view(torch_dtype(part.dtype)).view(part.shape)
+
+
+class CachedKernels(BlobKernels):
+    """Leaves misses to the CPU's threads, and takes their answers, through the mailbox as a card does."""
+
+    @property
+    def misses(self) -> MissSteps:
+        return MissSteps(lambda x: x, accepts, _share_out, _add_answer, _untile)
+
+
+def _share_out(ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox, layer: int) -> None:
+    cpu_ids = reference.share_out(ids.int(), table)
+    numbers_at(mailbox.ids, ctypes.c_int32, cpu_ids.numel()).copy_(cpu_ids.flatten())
+    numbers_at(mailbox.shares, ctypes.c_float, shares.numel()).copy_(shares.flatten())
+    numbers_at(mailbox.x, ctypes.c_float, inner.numel()).copy_(inner.flatten())
+    head = numbers_at(mailbox.request, ctypes.c_int32, 3)
+    head[1:] = torch.tensor([layer, len(ids)])
+    head[0] = layer + 1
+
+
+def _add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int) -> Tensor:
+    done = numbers_at(mailbox.done, ctypes.c_int32, 1)
+    until = time.monotonic() + 30
+    while int(done) != layer + 1:
+        assert time.monotonic() < until, "the CPU's threads do not answer"
+    return x + numbers_at(mailbox.answer, ctypes.c_float, x.numel()).view(x.shape)
+
+
+def _untile(sources: Tensor, targets: Tensor, count: Tensor, layout: BlobLayout) -> None:
+    place = layout.gate
+    tiles = TileLayout(place.kind, place.cols, place.rows, place.bias is not None)
+    offsets: dict[str, int] = {}
+    for name, matrix in (("gate_proj", layout.gate), ("up_proj", layout.up), ("down_proj", layout.down)):
+        offsets |= {f"{name}.weight.{part}": offset for part, offset in matrix.offsets.items()}
+        offsets[f"{name}.bias"] = matrix.bias or 0
+    for source, target in list(zip(sources.tolist(), targets.tolist(), strict=True))[: int(count)]:
+        parts = {part: target + offsets[part] for part in tiles.parts}
+        untile_expert(tiles, source, parts, narrow_biases=place.bias_dtype == "BF16")
+
+
+def numbers_at(address: int, kind: Any, count: int) -> Tensor:
+    """A tensor over memory that somebody else has."""
+    dtype = torch.int32 if kind is ctypes.c_int32 else torch.float32
+    return torch.frombuffer((kind * count).from_address(address), dtype=dtype)

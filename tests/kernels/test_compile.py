@@ -10,8 +10,9 @@ from tests.kernels.compilation import Case, compile_case
 from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
 from tests.kernels.linear_cases import ROUNDED
+from tests.kernels.misses_cases import CASES as MISSES
 
-FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR)
+FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR, MISSES)
 WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
 MAX_SHARED = {(8, 6): 101376, (8, 9): 101376, (9, 0): 232448}  # bytes that one program may ask for
 

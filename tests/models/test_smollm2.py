@@ -20,6 +20,7 @@ from strata.store.sources.builtin import builtin_path
 from tests.models import tiny
 from tests.models.gguf_reference import smollm2
 
+ON_CPU = DeviceConfig(device="cpu")
 SOURCE = "builtin://smollm2-135m"
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 TOKENS = 256
@@ -88,7 +89,7 @@ def test_perplexity(tmp_path: Path) -> None:
     """int4 within 1 % of the source, which is the bf16 store: the source's own 4 and 5 bits, dequantised."""
     (tmp_path / "text").write_text(TEXT.read_text("utf-8")[:2000], "utf-8")  # fits into one window
     found = {
-        dtype: perplexity.run(SOURCE, dtype, text=tmp_path / "text", device="cpu", progress=lambda *_: None)
+        dtype: perplexity.run(SOURCE, dtype, text=tmp_path / "text", device=ON_CPU, progress=lambda *_: None)
         for dtype in ("bf16", "int8", "int4")
     }
     for report in found.values():

@@ -52,6 +52,19 @@ def test_a_card_that_fills_up_meanwhile() -> None:
         raise torch.OutOfMemoryError("tried 9\nmore")
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DeviceConfig(device="tpu"), "device is 'tpu'; one of auto, cpu, cuda"),  # type: ignore[arg-type]
+        (DeviceConfig(expert_placement="disk"), "expert_placement is 'disk'; one of auto, vram"),  # type: ignore[arg-type]
+    ],
+    ids=["device", "placement"],
+)
+def test_words_that_are_not_known(config: DeviceConfig, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        open_device(config)
+
+
 def test_threads() -> None:
     open_device(DeviceConfig(device="cpu", num_threads=1))
     assert torch.get_num_threads() == 1

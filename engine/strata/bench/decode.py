@@ -14,11 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
-from strata.bench.loaded import Loaded, check_positive, open_model, read_of_step, requests, table
+from strata.bench.loaded import AUTO, Loaded, check_positive, open_model, read_of_step, requests, table
+from strata.config import DeviceConfig
 from strata.plan.speed import Rates, roofline
 from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
+    from strata.experts.counts import ExpertCounts
+    from strata.runner.runner import Runner
     from strata.store.progress import Phases
 
 WARM_UP = 8  # decode steps that are not counted: torch builds its kernels at their first call
@@ -41,6 +44,7 @@ class DecodeReport:
     prefill_seconds: float
     decode_seconds: float
     median_step_seconds: float
+    experts: dict[str, float] | None  # where steps found them, as shares; None where all are always in one place
 
     @property
     def tokens_per_second(self) -> float:
@@ -63,11 +67,14 @@ class DecodeReport:
             "prompt, output": f"{self.prompt_tokens}, {self.output_tokens} tokens at batch {self.batch_size}",
             "read a step": read,
             "memory read": f"{self.bandwidth / 1e9:.1f} GB/s measured",
-            "bound": f"{self.bound_tokens_per_second:.1f} tok/s",
+            "bound": f"{self.bound_tokens_per_second:.1f} tok/s"
+            + ("" if self.experts is None else ", were all experts in VRAM"),
             "decode": f"{self.tokens_per_second:.1f} tok/s, median step {self.median_step_seconds * 1e3:.2f} ms",
             "decode / bound": f"{self.tokens_per_second / self.bound_tokens_per_second:.2f}",
             "prefill": f"{self.batch_size * self.prompt_tokens / self.prefill_seconds:.1f} tok/s",
         }
+        if self.experts is not None:
+            rows["experts"] = ", ".join(f"{share:.1%} {where}" for where, share in self.experts.items())
         return table(rows)
 
 
@@ -75,9 +82,7 @@ def run(
     source: str,
     dtype: str = "int4",
     *,
-    device: str = "auto",
-    num_threads: int | None = None,
-    expert_vram_bytes: int | None = None,
+    device: DeviceConfig = AUTO,
     batch_size: int = 1,
     prompt_tokens: int = 64,
     output_tokens: int = 128,
@@ -93,8 +98,6 @@ def run(
         source,
         dtype,
         device=device,
-        num_threads=num_threads,
-        expert_vram_bytes=expert_vram_bytes,
         max_model_len=prompt_tokens + 1 + WARM_UP + output_tokens,
         max_num_seqs=batch_size,
         max_num_batched_tokens=max(batch_size * prompt_tokens, 512),
@@ -104,6 +107,7 @@ def run(
 
     store, runner = loaded.store, loaded.runner
     before = read_bandwidth(runner.device)
+    before_counts = _counts(runner)
     prefill_seconds, steps = _decode(loaded, batch_size, prompt_tokens, output_tokens, progress)
     # What else runs on the machine comes and goes: the better of two moments bounds what lies between.
     bandwidth = max(before, read_bandwidth(runner.device))
@@ -127,7 +131,16 @@ def run(
         prefill_seconds=prefill_seconds,
         decode_seconds=sum(steps),
         median_step_seconds=statistics.median(steps),
+        experts=_shares(before_counts, _counts(runner)),
     )
+
+
+def _counts(runner: Runner) -> ExpertCounts | None:
+    return None if runner.model.tier is None else runner.model.tier.counts()
+
+
+def _shares(before: ExpertCounts | None, after: ExpertCounts | None) -> dict[str, float] | None:
+    return None if before is None or after is None else after.since(before).shares()
 
 
 def _decode(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from strata.store.reader import Store
 
 
+AUTO = DeviceConfig()  # the first card, else the CPU
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A store, and its model on a device as ``config`` asks for."""
@@ -41,9 +44,7 @@ def open_model(
     source: str,
     dtype: str,
     *,
-    device: str,
-    num_threads: int | None,
-    expert_vram_bytes: int | None = None,
+    device: DeviceConfig,
     max_model_len: int,
     max_num_seqs: int = 1,
     max_num_batched_tokens: int | None = None,
@@ -52,28 +53,24 @@ def open_model(
     """Convert the model if need be and load it, with a KV cache for ``max_num_seqs`` sequences of ``max_model_len``
     tokens, of which none shares a beginning with another.
 
-    ``num_threads``: of a CPU; None takes one a CPU. The number stays, where a server would look for a better one.
+    ``device``: with no number of threads it takes one a CPU, and stays with them, where a server would look for a
+    better number.
     Raises UsageError when the model, the device or a setting is at fault.
     """
     spin_briefly()
-    from strata.config.engine import DEVICES, DTYPES
+    from strata.config.engine import DTYPES
     from strata.runner.runner import Runner
     from strata.store.locate import resolve
     from strata.store.reader import Store
 
-    for name, value, allowed in (("dtype", dtype, DTYPES), ("device", device, DEVICES)):
-        if value not in allowed:
-            raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype is {dtype!r}; one of {', '.join(DTYPES)} is needed")
     store = Store.open(resolve(source, dtype, progress=progress))
     cache = CacheConfig()
     config = EngineConfig(
         model=source,
         dtype=cast("Any", dtype),
-        device=DeviceConfig(
-            device=cast("Any", device),
-            num_threads=num_threads or num_cpus(),
-            expert_vram_bytes=expert_vram_bytes,
-        ),
+        device=replace(device, num_threads=device.num_threads or num_cpus()),
         cache=replace(cache, num_kv_tokens=max_num_seqs * (max_model_len + cache.block_size), prefix_cache=False),
         scheduler=SchedulerConfig(
             max_model_len=max_model_len,

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.loaded import check_positive, open_model, table, together
+from strata.bench.loaded import AUTO, check_positive, open_model, table, together
+from strata.config import DeviceConfig
 from strata.errors import OptionError
 from strata.store.files import load_tokenizer
 
@@ -54,9 +55,7 @@ def run(
     *,
     text: str | Path,
     window: int = 512,
-    device: str = "auto",
-    num_threads: int | None = None,
-    expert_vram_bytes: int | None = None,
+    device: DeviceConfig = AUTO,
     progress: Phases,
 ) -> PerplexityReport:
     """Perplexity of the UTF-8 file ``text`` under the model ``source``, which is anything that ``strata serve`` takes.
@@ -75,8 +74,6 @@ def run(
         source,
         dtype,
         device=device,
-        num_threads=num_threads,
-        expert_vram_bytes=expert_vram_bytes,
         max_model_len=window,
         progress=progress,
     )

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import multiply_rate, read_bandwidth
-from strata.bench.loaded import Loaded, check_positive, open_model, read_of_step, requests, table
+from strata.bench.loaded import AUTO, Loaded, check_positive, open_model, read_of_step, requests, table
+from strata.config import DeviceConfig
 from strata.plan.shape import Role, needed
 from strata.plan.units import format_bytes
 
@@ -83,9 +84,7 @@ def run(
     source: str,
     dtype: str = "int4",
     *,
-    device: str = "auto",
-    num_threads: int | None = None,
-    expert_vram_bytes: int | None = None,
+    device: DeviceConfig = AUTO,
     prompt_tokens: int = 2048,
     chunk_tokens: int | None = None,
     progress: Phases,
@@ -100,8 +99,6 @@ def run(
         source,
         dtype,
         device=device,
-        num_threads=num_threads,
-        expert_vram_bytes=expert_vram_bytes,
         max_model_len=prompt_tokens + 1,
         max_num_batched_tokens=chunk_tokens,
         progress=progress,

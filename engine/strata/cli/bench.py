@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from strata.cli import bench_kernels, bench_serve, bench_shape
 from strata.cli.arguments import require, whole
-from strata.cli.options import add_device, add_dtype, add_revision, add_source, source
+from strata.cli.options import add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.progress import ProgressBar
 from strata.engine import logs
 
@@ -112,9 +112,7 @@ def _measure_decode(model: str, arguments: argparse.Namespace, progress: Progres
     return decode.run(
         model,
         arguments.dtype,
-        device=arguments.device,
-        num_threads=arguments.threads,
-        expert_vram_bytes=arguments.expert_vram_bytes,
+        device=device_config(arguments),
         batch_size=arguments.batch_size,
         prompt_tokens=arguments.prompt_tokens,
         output_tokens=arguments.output_tokens,
@@ -128,9 +126,7 @@ def _measure_prefill(model: str, arguments: argparse.Namespace, progress: Progre
     return prefill.run(
         model,
         arguments.dtype,
-        device=arguments.device,
-        num_threads=arguments.threads,
-        expert_vram_bytes=arguments.expert_vram_bytes,
+        device=device_config(arguments),
         prompt_tokens=arguments.prompt_tokens,
         chunk_tokens=arguments.max_num_batched_tokens,
         progress=progress,
@@ -145,8 +141,6 @@ def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: Pro
         arguments.dtype,
         text=arguments.text,
         window=arguments.window,
-        device=arguments.device,
-        num_threads=arguments.threads,
-        expert_vram_bytes=arguments.expert_vram_bytes,
+        device=device_config(arguments),
         progress=progress,
     )

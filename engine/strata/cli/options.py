@@ -6,8 +6,8 @@ import argparse
 from dataclasses import replace
 
 from strata.cli.arguments import gibibytes, whole
-from strata.config import EngineConfig
-from strata.config.engine import DEVICES, DTYPES
+from strata.config import DeviceConfig, EngineConfig
+from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS
 from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.errors import OptionError
 
@@ -77,7 +77,7 @@ def add_dtype(parser: argparse._ActionsContainer) -> None:
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    """--device, --threads and --expert-vram-gib."""
+    """--device, --threads, --expert-placement and --expert-vram-gib."""
     parser.add_argument(
         "--device",
         choices=DEVICES,
@@ -91,9 +91,26 @@ def add_device(parser: argparse._ActionsContainer) -> None:
         help="CPU threads for tensors (default: the CPUs that the process may use)",
     )
     parser.add_argument(
+        "--expert-placement",
+        choices=EXPERT_PLACEMENTS,
+        default=DEFAULTS.device.expert_placement,
+        help="routed experts that the GPU's memory has not: vram: none, or it is an error; fetch: read over PCIe; cpu: "
+        "computed there; hybrid: both at once, as a trial at the start says (default: auto, hybrid where not all fit)",
+    )
+    parser.add_argument(
         "--expert-vram-gib",
         type=gibibytes,
         dest="expert_vram_bytes",
         metavar="GIB",
         help="GiB of the GPU's memory for routed experts; the others are read from host memory (default: what is left)",
+    )
+
+
+def device_config(arguments: argparse.Namespace) -> DeviceConfig:
+    """What was said of ``add_device``'s options."""
+    return DeviceConfig(
+        device=arguments.device,
+        num_threads=arguments.threads,
+        expert_placement=arguments.expert_placement,
+        expert_vram_bytes=arguments.expert_vram_bytes,
     )

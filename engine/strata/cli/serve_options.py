@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from strata.bench.serve.address import DEFAULT_HOST, DEFAULT_PORT
 from strata.cli.arguments import milliseconds, origins, positive, share, whole
-from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, source
+from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.published import add_published
-from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.config import CacheConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS
 from strata.errors import OptionError
 from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
@@ -191,12 +192,7 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
     return EngineConfig(
         model=source(arguments),
         dtype=arguments.dtype,
-        device=DeviceConfig(
-            device=arguments.device,
-            num_threads=arguments.threads,
-            gpu_memory_utilization=arguments.gpu_memory_utilization,
-            expert_vram_bytes=arguments.expert_vram_bytes,
-        ),
+        device=replace(device_config(arguments), gpu_memory_utilization=arguments.gpu_memory_utilization),
         cache=CacheConfig(
             block_size=arguments.block_size,
             num_kv_tokens=arguments.num_kv_tokens,

@@ -9,6 +9,8 @@ DTYPES = ("bf16", "int8", "int4")  # what matrices may be rounded to; others are
 DEVICES = ("auto", "cpu", "cuda")
 BLOCK_SIZES = (16, 32)
 CPU_STEP_TOKENS = 512  # where nothing else is asked for
+# auto: as hybrid where not all fit; vram: all must fit; fetch: over PCIe; cpu: computed there; hybrid: both at once.
+EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
 
@@ -20,6 +22,7 @@ class DeviceConfig:
     num_threads: int | None = None  # CPU threads for tensors; None: up to the CPUs that the process may use, by trial
     gpu_memory_utilization: float = 0.90  # share of the card's memory that Strata may fill
     cuda_graphs: bool = True  # decode steps replay CUDA graphs where kernels allow it; off: to look for a fault
+    expert_placement: Literal["auto", "vram", "fetch", "cpu", "hybrid"] = "auto"  # what becomes of experts beyond VRAM
     expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it
 
 

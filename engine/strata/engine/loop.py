@@ -115,6 +115,7 @@ class EngineLoop:
                 return StepOutputs(late, self.stats(), rejected)
             step = self._launch(batch)
         drawn = self._draw(step)
+        self._runner.check()
         outputs = self._scheduler.update(step.batch, dict(zip(step.request_ids, drawn.token_ids, strict=True)))
         for output in outputs:
             if output.finish_reason is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strata.experts.base import SelfContained
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
@@ -38,11 +39,8 @@ class _Layer:
     staged: Tensor
 
 
-class Offloaded:
+class Offloaded(SelfContained):
     """The first experts of each layer in VRAM, as many as ``placement`` says."""
-
-    can_capture = True
-    can_capture_prefill = False  # what is streamed ahead is decided on the host
 
     def __init__(
         self, layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device
@@ -61,7 +59,7 @@ class Offloaded:
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         self.registry.put({expert: self._place(*expert).data_ptr() for expert in layout.experts})
         self._layers = [self._make(row, device) for row in range(len(layout.layers))]
-        self._streamer = Streamer([layer.host for layer in self._layers], self._buffers, device)
+        self._streamer = Streamer(len(self._layers), self._bring, device)
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
         """As ``BlobTier.put``."""
@@ -93,6 +91,10 @@ class Offloaded:
         if expert < resident:
             return self._vram[before + expert]
         return self._host[row * self._num_experts - before + expert - resident]
+
+    def _bring(self, row: int, buffer: int) -> None:
+        experts = self._layers[row].host
+        self._buffers[buffer, : len(experts)].copy_(experts, non_blocking=True)
 
     def _make(self, row: int, device: torch.device) -> _Layer:
         layer = next(layer for layer, mine in self._rows.items() if mine == row)

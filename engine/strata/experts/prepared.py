@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from strata.experts.base import SelfContained
 from strata.kernels.layer import Expert, ExpertsFn, Kernels
 from strata.kernels.matrix import Activation
 
 
-class Prepared:
+class Prepared(SelfContained):
     """``experts``: those of a layer, by its number; asked for once, taken one after another."""
 
-    can_capture = can_capture_prefill = False  # the host runs those that were chosen
+    can_capture = False  # the host runs those that were chosen
 
     def __init__(self, kernels: Kernels, experts: Callable[[int], Iterable[Expert]]) -> None:
         self._kernels = kernels

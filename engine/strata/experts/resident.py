@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from strata.experts.base import SelfContained
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.kernels.layer import ExpertsFn, Kernels
@@ -13,11 +14,9 @@ from strata.memory.device import aligned
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
 
 
-class Resident:
+class Resident(SelfContained):
     """One slab with every blob at a place of its own for good. A model that fits pays nothing for one that does not:
     its kernels read the same table of addresses, which never changes."""
-
-    can_capture = can_capture_prefill = True
 
     def __init__(self, layout: ExpertLayout, kernels: Kernels, device: torch.device) -> None:
         self._kernels = kernels

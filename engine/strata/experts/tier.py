@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from strata.experts.counts import ExpertCounts
+from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
 from strata.experts.offloaded import Offloaded
 from strata.experts.resident import Resident
@@ -21,12 +23,27 @@ class Tier(Protocol):
 
     @property
     def can_capture(self) -> bool:
-        """Whether a CUDA graph can hold what ``layer`` gives for decode steps: the host is asked for nothing on the
-        way."""
+        """Whether a CUDA graph can hold what ``layer`` gives: the host is asked for nothing on the way."""
 
     @property
-    def can_capture_prefill(self) -> bool:
-        """The same for steps of any size."""
+    def max_captured(self) -> int | None:
+        """Tokens that such a step may have; None: any number."""
+
+    def calibrate(self) -> None:
+        """Measure what is faster on this machine, once all experts are there and before steps are captured."""
+
+    def announce_replay(self) -> None:
+        """A captured step is about to run again."""
+
+    def check(self) -> None:
+        """Raise EngineError if a step that has ended had not all of its experts."""
+
+    def counts(self) -> ExpertCounts | None:
+        """Where few-token steps found their experts so far; None where all are always in one place. Waits for the
+        device."""
+
+    def close(self) -> None:
+        """End what the tier has started."""
 
     def layer(self, layer: int, activation: Activation) -> ExpertsFn:
         """What adds up the experts of layer number ``layer`` that a router chose."""
@@ -45,8 +62,23 @@ def reads_blobs(layout: ExpertLayout | None, kernels: Kernels) -> bool:
     return layout is not None and kernels.reads_blobs(blob_layout(layout))
 
 
-def blob_tier(layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. Raises HardwareError when host memory is too small."""
+def caches_experts(layout: ExpertLayout, kernels: Kernels) -> bool:
+    """Whether VRAM can be a cache of experts, and the CPU compute those that it has not."""
+    return kernels.misses is not None and kernels.misses.accepts(blob_layout(layout))
+
+
+def blob_tier(
+    layout: ExpertLayout,
+    placement: ExpertPlacement,
+    kernels: Kernels,
+    device: torch.device,
+    top_k: int,
+    fetched: float | None = None,
+) -> BlobTier:
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``fetched``: see
+    ``Hybrid``. Raises HardwareError when host memory is too small, or the native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
+    if caches_experts(layout, kernels):
+        return Hybrid(layout, placement, kernels, device, top_k, fetched)
     return Offloaded(layout, placement, kernels, device)

@@ -34,15 +34,22 @@ from strata.kernels.layer import (
 )
 from strata.kernels.linear.dense import Dense
 from strata.kernels.matrix import Activation, Matrix, Norm
+from strata.kernels.misses import triton as misses
+from strata.kernels.misses import untile
+from strata.kernels.misses.table import MissSteps
 from strata.kernels.rms_norm import triton as rms_norm
 from strata.kernels.router import triton as routing
-from strata.kernels.rows import GROUP, QuantizedRows, dequantize_rows, wants_quantized
+from strata.kernels.rows import GROUP, QuantizedRows, dequantize_rows, quantize_rows, wants_quantized
 
 
 class CudaKernels(Kernels):
     """What is not overridden is composed of plain operations, as everywhere."""
 
     reads_pages = True
+
+    @property
+    def misses(self) -> MissSteps:
+        return MissSteps(quantize_rows, untile.accepts, misses.share_out, misses.add_answer, untile.untile)
 
     def embedding(self, table: Matrix) -> EmbeddingFn:
         return embedding.prepare(table)

@@ -25,6 +25,7 @@ from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
+from strata.kernels.misses.table import MissSteps
 from strata.kernels.operations import Operations, operations_for
 
 Inner: TypeAlias = Any  # what only the next step reads
@@ -138,6 +139,11 @@ class Kernels:
         activate = self._activation(activation)
         mlps = [self._mlp(expert, activate) for expert in experts]
         return lambda routed, x: self.operations.run_experts(routed.inner, routed.shares, routed.ids, mlps).add_(x)
+
+    @property
+    def misses(self) -> MissSteps | None:
+        """What the device does about experts that its memory has not; None: it needs all of them there."""
+        return None
 
     def reads_blobs(self, layout: BlobLayout) -> bool:
         """Whether ``blob_experts`` runs experts whose blobs are laid out like this; else ``experts`` takes them."""

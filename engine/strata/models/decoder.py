@@ -30,10 +30,9 @@ class Decoder(ABC):
         self.windows = frozenset(config.windows)
         self.reads_pages = weights.kernels.reads_pages
         # Kernels that gather pages take other shapes at every step.
-        has_experts = any(config.expert_layers)
-        self.can_capture = self.reads_pages and (not has_experts or weights.tier.can_capture)
-        self.can_capture_prefill = self.can_capture and (not has_experts or weights.tier.can_capture_prefill)
         self.likeliest = weights.kernels.argmax
+        self.tier = weights.tier if any(config.expert_layers) else None
+        self.can_capture = self.reads_pages and (self.tier is None or self.tier.can_capture)
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")

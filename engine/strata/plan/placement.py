@@ -12,6 +12,7 @@ from strata.plan.units import format_bytes
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
 # many tokens to hold: the experts make the speed of every token, a larger cache that of many sequences.
 KV_SHARE = 0.25
+MIN_SLOTS = 4  # of a layer whose experts in VRAM change: what a step fetches has to go somewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,18 @@ class ExpertBytes:
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """``num_resident``: experts in VRAM, spread evenly over the layers; the others are read from host memory.
-    ``staging_bytes``: of VRAM, through which the others pass in prefill."""
+    """``num_resident``: experts in VRAM, spread evenly over the layers; the others are in host memory alone.
+    ``staging_bytes``: of VRAM, through which these pass in prefill. ``host_bytes``: of pinned host memory."""
 
     experts: ExpertBytes
     num_resident: int
     staging_bytes: int = 0
+    host_bytes: int = 0
 
     def __str__(self) -> str:
         return (
             f"{self.num_resident} of {self.experts.num_blobs} experts in VRAM, {format_bytes(self.vram_bytes)} with "
-            f"the buffers that prefill streams through; the others in {format_bytes(self.host_bytes)} of host memory"
+            f"the buffers that prefill streams through; {format_bytes(self.host_bytes)} of host memory for the others"
         )
 
     @property
@@ -59,11 +61,6 @@ class ExpertPlacement:
     def vram_bytes(self) -> int:
         """Of the card, staging included."""
         return self.num_resident * self.experts.blob_bytes + self.staging_bytes
-
-    @property
-    def host_bytes(self) -> int:
-        """Of pinned host memory."""
-        return (self.experts.num_blobs - self.num_resident) * self.experts.blob_bytes
 
     def resident_of(self, row: int) -> int:
         """Experts of the layer in VRAM, the first so many; ``row`` counts the layers that have experts."""
@@ -79,11 +76,13 @@ def plan_experts(
     experts: ExpertBytes,
     shared_bytes: int,
     element_bytes: int,
+    cached: bool = False,
 ) -> ExpertPlacement:
     """All experts in VRAM where that leaves a KV cache for one sequence; else as many as fit beside a larger one.
 
     ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
-    weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
+    weights fit, no expert does; ``plan_memory`` says the rest. ``cached``: see ``place_experts``. Raises OptionError
+    for settings out of range.
     """
     placed = [
         _plan(model, choice, memory, experts, shared_bytes, element_bytes)
@@ -109,21 +108,29 @@ def _plan(
     asked = config.cache.num_kv_tokens
     least = token * (length if asked is None else asked)
     most_in_vram = config.device.expert_vram_bytes
-    placement = place_experts(experts, left - least, at_most=most_in_vram)
+    placement = place_experts(experts, left - least, at_most=most_in_vram, cached=cached)
     if placement.is_resident or asked is not None:
         return placement
     wanted = min(token * length * config.scheduler.max_num_seqs, int(KV_SHARE * left))
-    return place_experts(experts, left - max(least, wanted), at_most=most_in_vram)
+    return place_experts(experts, left - max(least, wanted), at_most=most_in_vram, cached=cached)
 
 
-def place_experts(experts: ExpertBytes, room: int, *, at_most: int | None = None) -> ExpertPlacement:
+def place_experts(
+    experts: ExpertBytes, room: int, *, at_most: int | None = None, cached: bool = False
+) -> ExpertPlacement:
     """As many in VRAM as ``room`` bytes of the card hold, in ``at_most`` bytes where that is given.
 
     Where some are left, two buffers for one layer's share of them come first: prefill streams through these.
+    ``cached``: those in VRAM change. Then host memory has all experts, each layer as many slots as the others and
+    ``MIN_SLOTS`` at least, and the buffers hold a whole layer.
     """
     allowed = experts.num_blobs if at_most is None else min(experts.num_blobs, at_most // experts.blob_bytes)
     if allowed == experts.num_blobs and experts.num_bytes <= room:
         return ExpertPlacement(experts, experts.num_blobs)
+    if cached:
+        fitting = min(allowed, (room - 2 * experts.layer_bytes) // experts.blob_bytes) // experts.num_layers
+        num_slots = min(max(fitting, MIN_SLOTS), experts.num_experts - 1)
+        return ExpertPlacement(experts, num_slots * experts.num_layers, 2 * experts.layer_bytes, experts.num_bytes)
     # Not a matter of dividing: the buffers shrink as experts move in.
     choices = (_with_staging(experts, number) for number in range(min(allowed, experts.num_blobs - 1), 0, -1))
     return next((choice for choice in choices if choice.vram_bytes <= room), _with_staging(experts, 0))
@@ -131,4 +138,5 @@ def place_experts(experts: ExpertBytes, room: int, *, at_most: int | None = None
 
 def _with_staging(experts: ExpertBytes, num_resident: int) -> ExpertPlacement:
     most_left = experts.num_experts - num_resident // experts.num_layers
-    return ExpertPlacement(experts, num_resident, 2 * most_left * experts.blob_bytes)
+    left = experts.num_blobs - num_resident
+    return ExpertPlacement(experts, num_resident, 2 * most_left * experts.blob_bytes, left * experts.blob_bytes)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from strata.config import DeviceConfig
+from strata.config.engine import DEVICES, EXPERT_PLACEMENTS
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
@@ -35,6 +36,12 @@ def open_device(config: DeviceConfig) -> Device:
 
     Raises HardwareError when a card is asked for and there is none, OptionError for a number out of range.
     """
+    for name, value, allowed in (
+        ("device", config.device, DEVICES),
+        ("expert_placement", config.expert_placement, EXPERT_PLACEMENTS),
+    ):
+        if value not in allowed:
+            raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
     if not 0 < config.gpu_memory_utilization <= 1:
         raise OptionError(f"gpu_memory_utilization is {config.gpu_memory_utilization}; above 0 and at most 1 is needed")
     if config.num_threads is not None and config.num_threads < 1:

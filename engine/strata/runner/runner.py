@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from strata.config import EngineConfig
-from strata.experts.tier import blob_tier, reads_blobs
+from strata.errors import HardwareError
+from strata.experts.tier import blob_tier, caches_experts, reads_blobs
 from strata.kernels.layer import Kernels, kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.decoder import Decoder
-from strata.plan.capture import capture_sizes, mixed_sizes
+from strata.plan.capture import capture_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
-from strata.runner.graphs import StepGraphs, on_card
+from strata.runner.graphs import DecodeGraphs, on_card
 from strata.runner.inputs import build_inputs
-from strata.runner.mixed import MixedInputs
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import warm_up_steps
@@ -31,6 +31,8 @@ from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
+
+FETCHED = {"fetch": 1.0, "cpu": 0.0}  # of the experts that VRAM has not, by ``expert_placement``; else by trial
 
 
 class Runner:
@@ -44,10 +46,10 @@ class Runner:
         plan: MemoryPlan,
         pool: KVPool,
         tuners: ThreadTuners | None = None,
-        graphs: StepGraphs | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
-        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the steps
-        that they are large enough for."""
+        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the decode
+        steps that they take."""
         self.model = model
         self.vocab_size = vocab_size
         self.device = device.torch_device
@@ -69,8 +71,8 @@ class Runner:
         """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
 
         progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights; on a
-        card also with the tokens of "capture", in which steps become CUDA graphs, and "warm up", in which the kernels
-        of all others are built.
+        card also with the tokens of "capture", in which decode steps become CUDA graphs, and "warm up", in which the
+        kernels of all others are built.
         ``compute_dtype``: of activations and KV cache; float32 is for checks against a reference. Raises HardwareError
         when the device is not there or too small (before the weights are read, if it can be known), OptionError for
         settings out of range, CheckpointError for weights that are damaged or not supported.
@@ -92,7 +94,9 @@ class Runner:
         if placement is not None:
             weight_bytes += placement.vram_bytes - placement.experts.num_bytes
         max_model_len = plan(weight_bytes, 0).max_model_len
-        model, taken = _load_model(store, device, kernels, placement, max_model_len, progress)
+        model, taken = _load_model(
+            store, device, kernels, placement, config.device.expert_placement, max_model_len, progress
+        )
         taken = max(taken, weight_bytes)
         final = plan(taken, taken)
         pool = _make_pool(final, device, compute_dtype)
@@ -103,6 +107,9 @@ class Runner:
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
+        if model.tier is not None:
+            with torch.inference_mode(), out_of_memory(device):
+                model.tier.calibrate()
         graphs = None
         if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
             graphs = _capture(model, pool, final, device, config.scheduler.max_num_seqs, phase("capture", progress))
@@ -148,8 +155,8 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, batch: Batch, feed: Tensor | None) -> StepResult:
-        if self._graphs is not None and (result := self._graphs.run(batch, feed)) is not None:
-            return result
+        if self._graphs is not None and self._graphs.takes(batch):
+            return self._graphs.run(batch, feed)
         hidden, sampled, num_sampled = self._forward(batch, feed)
         if num_sampled == 0:
             return StepResult(
@@ -157,6 +164,11 @@ class Runner:
                 torch.empty(0, dtype=torch.int64, device=self.device),
             )
         return result_of(self.model, hidden if sampled is None else hidden.index_select(0, sampled))
+
+    def check(self) -> None:
+        """Raise EngineError if a step that has ended went wrong where the device cannot tell."""
+        if self.model.tier is not None:
+            self.model.tier.check()
 
     def warm_up(self, max_tokens: int, progress: Progress) -> None:
         """Run steps of up to ``max_tokens`` tokens. progress: called with the tokens that ran, and with all."""
@@ -191,14 +203,21 @@ def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: 
     if layout is None or not reads_blobs(layout, kernels):
         return None
     experts = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
-    return plan_experts(
+    placement = plan_experts(
         store.model_config,
         config,
         memory=device_memory(device),
         experts=experts,
         shared_bytes=store.num_bytes - experts.num_bytes,
         element_bytes=kernels.dtype.itemsize,
+        cached=caches_experts(layout, kernels),
     )
+    if config.device.expert_placement == "vram" and not placement.is_resident:
+        raise HardwareError(
+            f"expert_placement is 'vram', but only {placement.num_resident} of {experts.num_blobs} experts fit beside "
+            "the rest; choose 'auto', a dtype with fewer bits, or a smaller max_model_len"
+        )
+    return placement
 
 
 def _load_model(
@@ -206,6 +225,7 @@ def _load_model(
     device: Device,
     kernels: Kernels,
     placement: ExpertPlacement | None,
+    expert_placement: str,
     max_model_len: int,
     progress: Phases,
 ) -> tuple[Decoder, int]:
@@ -215,7 +235,8 @@ def _load_model(
     with torch.inference_mode(), out_of_memory(device):
         tier = None
         if layout is not None and placement is not None:
-            tier = blob_tier(layout, placement, kernels, device.torch_device)
+            top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, FETCHED.get(expert_placement))
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)
@@ -240,14 +261,13 @@ def _make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
 @torch.inference_mode()
 def _capture(
     model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
-) -> StepGraphs:
-    lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks), device.torch_device
-    sizes = capture_sizes(max_num_seqs)
-    decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where), sizes
-    mixed = None
-    if model.can_capture_prefill and (larger := mixed_sizes(plan.step_tokens, plan.max_model_len)):
-        mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where), larger
-    graphs = StepGraphs(model, pool, decode, mixed, on_card(where))
+) -> DecodeGraphs:
+    most = None if model.tier is None else model.tier.max_captured
+    sizes = capture_sizes(max_num_seqs if most is None else min(max_num_seqs, most))
+    inputs = DecodeInputs(
+        max(sizes), max_num_seqs, plan.max_model_len, plan.block_size, plan.num_blocks, device.torch_device
+    )
+    graphs = DecodeGraphs(model, pool, inputs, sizes, on_card(device.torch_device))
     with out_of_memory(device):
         graphs.capture(progress)
     return graphs

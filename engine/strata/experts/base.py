@@ -1,0 +1,28 @@
+"""What a tier is that asks nobody else while a step runs."""
+
+from __future__ import annotations
+
+from strata.experts.counts import ExpertCounts
+
+
+class SelfContained:
+    """The card alone computes the experts, and finds all of them at addresses that it can read."""
+
+    can_capture = True
+    max_captured: int | None = None
+
+    def calibrate(self) -> None:
+        """As ``Tier.calibrate``."""
+
+    def announce_replay(self) -> None:
+        """As ``Tier.announce_replay``."""
+
+    def check(self) -> None:
+        """As ``Tier.check``."""
+
+    def counts(self) -> ExpertCounts | None:
+        """As ``Tier.counts``: all are always there."""
+        return None
+
+    def close(self) -> None:
+        """As ``Tier.close``."""

@@ -1,0 +1,115 @@
+"""Routed experts in host memory, and the threads that compute them there."""
+
+from __future__ import annotations
+
+import atexit
+
+import torch
+from torch import Tensor
+
+from strata.errors import EngineError
+from strata.kernels.matrix import Activation
+from strata.kernels.misses.table import Mailbox
+from strata.memory.host import PinnedMemory
+from strata.native.cores import physical_cores
+from strata.native.layout import TileLayout
+from strata.native.mailbox import DONE, REQUEST, MailboxLayout
+from strata.native.pool import ExpertPool, PoolOptions
+from strata.native.tiles import tile_expert
+from strata.native.tuning import tune_prefetch
+from strata.store.layout import ExpertLayout
+
+_ALIGNMENT = 128  # bytes: a cache line of a GPU
+_KEPT_CORES = 2  # for the engine's own thread and the server, where there are more than twice as many
+
+
+class CpuExperts:
+    """Every expert of a store as tiles, and a mailbox through which the card asks for some of them."""
+
+    def __init__(self, layout: ExpertLayout, device: torch.device, *, top_k: int, max_tokens: int) -> None:
+        """Raises HardwareError when host memory is too small, or the native library is not there."""
+        self._layout = layout
+        gate = layout.weights["gate_proj.weight"]
+        intermediate, hidden = gate.shape
+        self._biases = layout.weights.get("gate_proj.bias")
+        self._tiles = TileLayout(gate.format, hidden, intermediate, self._biases is not None)
+        size = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._slab = PinnedMemory(layout.num_blobs * size, device)
+        self._experts = self._slab.tensor.view(len(layout.layers), layout.num_experts, size)
+        first = self._slab.tensor.data_ptr()
+        blobs = first + size * torch.arange(layout.num_blobs, dtype=torch.int64)
+        self._table = blobs.view(len(layout.layers), layout.num_experts)
+        self._max_tokens, self._top_k = max_tokens, top_k
+        places = MailboxLayout(max_tokens, top_k, hidden, "float32")
+        self._places = places
+        self._mail = PinnedMemory(places.num_bytes + _ALIGNMENT, device)
+        self._mail.tensor.zero_()
+        begin = self._mail.tensor.data_ptr()
+        self.mailbox = Mailbox(
+            begin + REQUEST,
+            begin + DONE,
+            begin + places.ids_offset,
+            begin + places.weights_offset,
+            begin + places.x_offset,
+            begin + places.y_offset,
+        )
+        self.late = begin + places.num_bytes  # address of an int32: whether the card gave up
+        self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32)
+        self._pool: ExpertPool | None = None
+
+    def put(self, row: int, expert: int, blob: Tensor) -> None:
+        """Take the store's blob of expert number ``expert`` of a layer; ``row`` counts the layers with experts."""
+        begin = blob.data_ptr()
+        parts = {part: begin + self._layout.parts[part][0] for part in self._tiles.parts}
+        narrow = self._biases is not None and self._biases.format == "bf16"
+        tile_expert(self._tiles, parts, self._experts[row, expert].data_ptr(), narrow_biases=narrow)
+
+    def addresses(self, row: int) -> Tensor:
+        """int64 [experts], where a layer's experts begin."""
+        return self._table[row]
+
+    def open(self, activation: Activation) -> None:
+        """Start the threads, once."""
+        if self._pool is not None:
+            return
+        cores = physical_cores()
+        if len(cores) > 2 * _KEPT_CORES:
+            cores = cores[:-_KEPT_CORES]
+        options = PoolOptions(
+            top_k=self._top_k,
+            max_tokens=self._max_tokens,
+            gating="silu" if activation.limit is None else "clamped_swiglu",
+            limit=activation.limit or 0.0,
+            number="float32",
+            cores=cores,
+        )
+        self._pool = ExpertPool(self._tiles, options)
+        atexit.register(self.close)  # keeps what the threads read for as long as there are any
+        layers, experts = self._table.shape
+        self._pool.set_table(self._table.data_ptr(), layers, experts, self)
+        self._pool.attach(self._mail.tensor.data_ptr(), self._places, self)
+
+    def tune(self) -> None:
+        """Measure how the threads best read this machine's memory, once all experts are there."""
+        tune_prefetch(self._opened, self._table.tolist())
+
+    def expect(self, requests: int) -> None:
+        """So many requests will come; the threads stay awake for them."""
+        self._opened.expect(requests)
+
+    def check(self) -> None:
+        """Raise EngineError if a request was not answered."""
+        self._opened.check()
+        if int(self._late):
+            raise EngineError("the GPU had no answer of the CPU's experts in time; restart the engine")
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.close()
+            atexit.unregister(self.close)
+
+    @property
+    def _opened(self) -> ExpertPool:
+        assert self._pool is not None, "layers are made before they run"
+        return self._pool

@@ -1,0 +1,221 @@
+"""All routed experts in pinned host memory, some of them in VRAM as well, and two ways to the others.
+
+Host memory has the experts as tiles, in the order in which the CPU's kernels read them; a slot of VRAM has one as the
+store's blob. In a step of few tokens the card finds out layer by layer which experts it has not, fetches some of them
+into slots over PCIe and leaves the others to the CPU, which computes them meanwhile: both ways together move more than
+either. Prefill, which takes nearly all experts, brings a whole layer's missing ones into a buffer while the layer
+before it computes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from strata.experts.calibration import calibrate
+from strata.experts.counts import ExpertCounts
+from strata.experts.cpu import CpuExperts
+from strata.experts.layout import blob_layout
+from strata.experts.registry import ExpertRegistry
+from strata.experts.streamer import Streamer
+from strata.kernels.layer import ExpertsFn, Kernels, Routed
+from strata.kernels.matrix import Activation
+from strata.kernels.misses.table import MissTable
+from strata.memory.device import aligned
+from strata.plan.placement import ExpertPlacement
+from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
+
+# Tokens of a step up to which the experts that VRAM has not are dealt with one by one.
+MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """staged: int64 [experts], where each expert lies while the layer's missing ones are in its buffer."""
+
+    row: int
+    table: MissTable
+    staged: Tensor
+
+
+class Hybrid:
+    """``placement.num_resident`` slots, as many for each layer; at first its first experts are in them."""
+
+    can_capture = True
+    max_captured = MAX_TOKENS
+
+    def __init__(
+        self,
+        layout: ExpertLayout,
+        placement: ExpertPlacement,
+        kernels: Kernels,
+        device: torch.device,
+        top_k: int,
+        fetched: float | None = None,
+    ) -> None:
+        """``fetched``: of the experts that VRAM has not, the share that is fetched; the CPU computes the rest. None:
+        what ``calibrate`` finds. Raises HardwareError when host memory is too small."""
+        assert kernels.misses is not None, "the caller asks before"
+        self._kernels, self._misses = kernels, kernels.misses
+        self._layout = blob_layout(layout)
+        self._store_layout = layout
+        self._device = device
+        self._top_k = top_k
+        self._rows = {layer: row for row, layer in enumerate(layout.layers)}
+        self._cpu = CpuExperts(layout, device, top_k=top_k, max_tokens=MAX_TOKENS)
+        self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
+        num_slots = placement.num_resident // len(layout.layers)
+        size = layout.blob_bytes
+        slab = aligned(len(layout.layers) * num_slots * size, BLOB_ALIGNMENT, device)
+        self._slots = slab.view(len(layout.layers), num_slots, size)
+        buffers = aligned(2 * layout.num_experts * size, BLOB_ALIGNMENT, device)
+        self._buffers = buffers.view(2, layout.num_experts, size)
+        staged = _addresses(self._buffers.data_ptr(), 2 * layout.num_experts, size)
+        self._staged = staged.view(2, layout.num_experts).to(device)
+        self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
+        self._fetched = fetched
+        self._share_out(0.5 if fetched is None else fetched)
+        self._layers = [self._make(row, layer) for layer, row in self._rows.items()]
+        self._runs: list[ExpertsFn] = []  # of each layer, from its slots
+        self._streamer = Streamer(len(self._layers), self._bring, device)
+
+    def put(self, expert: tuple[int, int], blob: Tensor) -> None:
+        """As ``BlobTier.put``."""
+        layer, number = expert
+        row = self._rows[layer]
+        self._cpu.put(row, number, blob)
+        if number < self._slots.shape[1]:
+            self._slots[row, number].copy_(blob)
+
+    def calibrate(self) -> None:
+        """As ``Tier.calibrate``: how the CPU reads, and how many of a token's missing experts to fetch."""
+        self._cpu.tune()
+        if self._fetched is None:
+            self._fetched = calibrate(self, self._top_k)
+            self._share_out(self._fetched)
+
+    def counts(self) -> ExpertCounts:
+        """As ``Tier.counts``."""
+        return ExpertCounts(*torch.stack([layer.table.counters for layer in self._layers]).sum(0).tolist())
+
+    @property
+    def missing(self) -> tuple[range, int]:
+        """Experts that no layer has in VRAM before it has run, and how many layers there are."""
+        return range(self._slots.shape[1], self._store_layout.num_experts), len(self._layers)
+
+    def time_layers(self, ids: Tensor, fetched: float) -> float:
+        """Seconds a layer when ``fetched`` of those that are missing among ids int32 [layers, 1, top_k] are fetched.
+        Slots are afterwards as they were before."""
+        self._share_out(fetched)
+        hidden = self._layout.gate.cols
+        inner = self._misses.inner(torch.randn(1, hidden, device=self._device))
+        x = torch.zeros(1, hidden, device=self._device)
+        shares, ids = torch.ones(ids.shape[1:], device=self._device), ids.to(self._device)
+        began = self._now()
+        for mine, run, chosen in zip(self._layers, self._runs, ids, strict=True):
+            self._run_few(mine, run, Routed(chosen, shares, inner), x)
+        seconds = self._now() - began
+        self._cpu.check()
+        for layer in self._layers:
+            self._reset(layer.table)
+        return seconds / len(self._layers)
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def _share_out(self, share: float) -> None:
+        numbers = torch.arange(len(self._fetches))
+        self._fetches.copy_((share * numbers).round().int())
+
+    def layer(self, layer: int, activation: Activation) -> ExpertsFn:
+        """As ``Tier.layer``."""
+        mine = self._layers[self._rows[layer]]
+        self._cpu.open(activation)
+        in_slots = self._kernels.blob_experts(self._layout, mine.table.addresses, activation)
+        staged = self._kernels.blob_experts(self._layout, mine.staged, activation)
+        self._runs.append(in_slots)
+
+        def run(routed: Routed, x: Tensor) -> Tensor:
+            if x.shape[0] <= MAX_TOKENS:
+                return self._run_few(mine, in_slots, routed, x)
+            with self._streamer.staged(mine.row):
+                return staged(routed, x)
+
+        return run
+
+    def announce_replay(self) -> None:
+        """As ``Tier.announce_replay``."""
+        self._cpu.expect(len(self._layers))
+
+    def check(self) -> None:
+        """As ``Tier.check``."""
+        self._cpu.check()
+
+    def close(self) -> None:
+        """As ``Tier.close``."""
+        self._cpu.close()
+
+    # --- inside
+
+    def _run_few(self, mine: _Layer, in_slots: ExpertsFn, routed: Routed, x: Tensor) -> Tensor:
+        if not _is_captured(self._device):
+            self._cpu.expect(1)
+        table, mailbox = mine.table, self._cpu.mailbox
+        self._misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, mine.row)
+        self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
+        return self._misses.add_answer(in_slots(routed, x), mailbox, mine.row, self._cpu.late)
+
+    def _bring(self, row: int, buffer: int) -> None:
+        """Put the experts of a layer that have no slot into a buffer, and write down where all are."""
+        mine, targets = self._layers[row], self._staged[buffer]
+        addresses = mine.table.addresses
+        missing = addresses == 0
+        order = missing.to(torch.int8).argsort(descending=True, stable=True)
+        sources = mine.table.sources[order]
+        self._misses.untile(sources, targets[order], missing.sum(dtype=torch.int32).view(1), self._layout)
+        torch.where(missing, targets, addresses, out=mine.staged)
+
+    def _make(self, row: int, layer: int) -> _Layer:
+        num_experts, num_slots = self._store_layout.num_experts, self._slots.shape[1]
+        device = self._device
+        table = MissTable(
+            addresses=self.registry.of_layer(layer),
+            sources=self._cpu.addresses(row).to(device),
+            heat=torch.zeros(num_experts, device=device),
+            slots=_addresses(self._slots[row].data_ptr(), num_slots, self._layout.num_bytes).to(device),
+            owners=torch.full((num_slots,), -1, dtype=torch.int32, device=device),
+            fetches=self._fetches,
+            counters=torch.zeros(3, dtype=torch.int64, device=device),
+            copy_sources=torch.zeros(num_slots, dtype=torch.int64, device=device),
+            copy_targets=torch.zeros(num_slots, dtype=torch.int64, device=device),
+            count=torch.zeros(1, dtype=torch.int32, device=device),
+            scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32, device=device),
+        )
+        table.owners.copy_(torch.arange(num_slots))
+        table.addresses[:num_slots] = table.slots
+        return _Layer(row, table, torch.empty_like(table.addresses))
+
+    def _reset(self, table: MissTable) -> None:
+        """The first experts back into the slots, as if no step had been."""
+        first = torch.arange(len(table.slots), device=self._device)
+        lost = (table.owners != first).nonzero().flatten()
+        count = torch.tensor([len(lost)], dtype=torch.int32, device=self._device)
+        self._misses.untile(table.sources[lost], table.slots[lost], count, self._layout)
+        table.owners.copy_(first)
+        table.addresses.zero_()
+        table.addresses[: len(first)] = table.slots
+        table.heat.zero_()
+        table.counters.zero_()
+
+
+def _addresses(begin: int, count: int, size: int) -> Tensor:
+    return begin + size * torch.arange(count, dtype=torch.int64)
+
+
+def _is_captured(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

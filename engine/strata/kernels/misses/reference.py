@@ -1,0 +1,37 @@
+"""Which experts are fetched, which the CPU computes, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from strata.kernels.misses.table import MissTable
+
+DECAY = 0.95  # of an expert's heat in a step: after 14 steps a use counts half
+
+
+def share_out(ids: Tensor, table: MissTable) -> Tensor:
+    """ids int32 [tokens, top_k] -> int32 [tokens, top_k], the experts that the CPU computes, -1 elsewhere.
+
+    Of the experts that are needed and not in VRAM, the hottest ``table.fetches[how many]`` get slots, as far as there
+    are any whose expert this step does not need; the coldest of these lose theirs. Of two alike the first goes before.
+    """
+    chosen = sorted(set(ids.flatten().tolist()))
+    table.heat.mul_(DECAY)
+    table.heat[chosen] += 1
+    heat, owners = table.heat.tolist(), table.owners.tolist()
+    missing = [expert for expert in chosen if int(table.addresses[expert]) == 0]
+    free = [slot for slot, owner in enumerate(owners) if owner not in chosen]
+    count = min(int(table.fetches[len(missing)]), len(free))
+    fetched = sorted(missing, key=lambda expert: (-heat[expert], expert))[:count]
+    cold = sorted(free, key=lambda slot: (heat[owners[slot]] if owners[slot] >= 0 else -1.0, slot))[:count]
+    for place, (expert, slot) in enumerate(zip(fetched, cold, strict=True)):
+        if owners[slot] >= 0:
+            table.addresses[owners[slot]] = 0
+        table.copy_sources[place] = table.sources[expert]
+        table.copy_targets[place] = table.slots[slot]
+        table.addresses[expert] = table.slots[slot]
+        table.owners[slot] = expert
+    table.count.fill_(count)
+    table.counters.add_(torch.tensor([len(chosen), len(chosen) - len(missing), count]))
+    return torch.where(table.addresses[ids.long()] == 0, ids, -1)

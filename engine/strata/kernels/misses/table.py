@@ -1,0 +1,67 @@
+"""What the card knows of the experts of one layer, and what it does about those that VRAM has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from strata.kernels.experts.blob import BlobLayout
+
+
+@dataclass(frozen=True, slots=True)
+class MissTable:
+    """One layer's experts; all tensors are on the device, and change in its steps.
+
+    addresses: int64 [experts], the slot of VRAM that has each one's blob, 0 where none has. sources: int64 [experts],
+    each one's tiles in host memory. heat: float32 [experts], how often each was needed, the last steps counting most.
+    slots: int64 [slots], addresses in VRAM. owners: int32 [slots], the expert in each, -1 in none. fetches: int32
+    [experts + 1], how many of so many missing experts are fetched; the CPU computes the others. counters: int64 [3],
+    experts that steps needed, found in VRAM, fetched.
+
+    Of the step: copy_sources, copy_targets int64 [slots] and count int32 [1], what has to be fetched from where to
+    where. scratch: int32 [3 * experts].
+    """
+
+    addresses: Tensor
+    sources: Tensor
+    heat: Tensor
+    slots: Tensor
+    owners: Tensor
+    fetches: Tensor
+    counters: Tensor
+    copy_sources: Tensor
+    copy_targets: Tensor
+    count: Tensor
+    scratch: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """Addresses in pinned host memory: of the request (uint32) and behind it layer and tokens, of the answer's number
+    (uint32); ids int32, shares float32 [tokens, top_k]; x float32 [tokens, hidden], and the answer like x."""
+
+    request: int
+    done: int
+    ids: int
+    shares: int
+    x: int
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissSteps:
+    """What a device does about misses. Each of it may be captured in a CUDA graph.
+
+    inner(x [tokens, hidden]): x as ``Routed.inner`` has it. accepts(layout): whether experts like these may lie in host
+    memory as tiles. share_out(ids, shares, inner, table, mailbox, layer), add_answer(x, mailbox, layer, late): see
+    ``triton``. untile(sources, targets, count, layout): see ``untile``.
+    """
+
+    inner: Callable[[Tensor], Any]
+    accepts: Callable[[BlobLayout], bool]
+    share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox, int], None]
+    add_answer: Callable[[Tensor, Mailbox, int, int], Tensor]
+    untile: Callable[[Tensor, Tensor, Tensor, BlobLayout], None]

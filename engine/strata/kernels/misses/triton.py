@@ -1,0 +1,223 @@
+"""Which experts are fetched and which the CPU computes, decided on the card, and the request that tells the CPU.
+
+One program: it finds the experts that the step needs and VRAM does not have, gives the hottest of them the coldest
+slots, lists what must be copied, and leaves the other experts to the CPU: their numbers, the tokens and the shares go
+into a mailbox in pinned host memory (``strata.native.mailbox``), its request last. Lists of experts and slots are held
+in registers; to turn one into the other they pass through ``scratch``.
+
+    heat, missing, free slots -> ranks (each against each) -> lists -> addresses -> what is left -> mailbox
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.kernels.misses.reference import DECAY
+from strata.kernels.misses.table import Mailbox, MissTable
+from strata.kernels.rows import QuantizedRows
+from strata.kernels.triton_functions import INTERPRETED
+
+
+def share_out(
+    ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, mailbox: Mailbox, layer: int
+) -> None:
+    """As ``reference.share_out``, whose result goes into the mailbox as request ``layer`` + 1 with the tokens ``inner``
+    [tokens, hidden]. ids int32, shares float32 [tokens, top_k]."""
+    tokens, top_k = ids.shape
+    quantized = isinstance(inner, QuantizedRows)
+    rows = inner.codes if isinstance(inner, QuantizedRows) else inner
+    scales = inner.scales if isinstance(inner, QuantizedRows) else inner
+    num_experts, num_slots = len(table.addresses), len(table.slots)
+    share_out_kernel[(1,)](
+        ids,
+        shares,
+        rows,
+        scales,
+        table.addresses,
+        table.sources,
+        table.heat,
+        table.slots,
+        table.owners,
+        table.fetches,
+        table.counters,
+        table.copy_sources,
+        table.copy_targets,
+        table.count,
+        table.scratch,
+        mailbox.request,
+        mailbox.ids,
+        mailbox.shares,
+        mailbox.x,
+        PAIRS=tokens * top_k,
+        TOKENS=tokens,
+        LAYER=layer,
+        EXPERTS=num_experts,
+        SLOTS=num_slots,
+        NUMBERS=rows.numel(),
+        QUANTIZED=quantized,
+        DECAY=DECAY,
+        P=max(triton.next_power_of_2(tokens * top_k), 2),
+        E=triton.next_power_of_2(num_experts),
+        S=max(triton.next_power_of_2(num_slots), 2),
+        num_warps=8,
+    )
+
+
+@triton.jit
+def share_out_kernel(
+    ids_ptr,
+    shares_ptr,
+    rows_ptr,
+    scales_ptr,
+    addresses_ptr,
+    sources_ptr,
+    heat_ptr,
+    slots_ptr,
+    owners_ptr,
+    fetches_ptr,
+    counters_ptr,
+    copy_sources_ptr,
+    copy_targets_ptr,
+    count_ptr,
+    scratch_ptr,
+    request,
+    mail_ids,
+    mail_shares,
+    mail_x,
+    PAIRS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    LAYER: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    QUANTIZED: tl.constexpr,
+    DECAY: tl.constexpr,
+    P: tl.constexpr,
+    E: tl.constexpr,
+    S: tl.constexpr,
+):
+    _post_tokens(rows_ptr, scales_ptr, mail_x, NUMBERS, QUANTIZED)
+    pair = tl.arange(0, P)
+    paired = pair < PAIRS
+    ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
+    expert = tl.arange(0, E)
+    known = expert < EXPERTS
+    needed = tl.max((ids[:, None] == expert[None, :]).to(tl.int32), 0)
+    heat = tl.load(heat_ptr + expert, mask=known, other=0.0) * DECAY + needed
+    tl.store(heat_ptr + expert, heat, mask=known)
+    address = tl.load(addresses_ptr + expert, mask=known, other=1)
+    missing = (needed > 0) & (address == 0)
+    num_missing = tl.sum(missing.to(tl.int32), 0)
+
+    slot = tl.arange(0, S)
+    there = slot < SLOTS
+    owner = tl.load(owners_ptr + slot, mask=there, other=-1)
+    owned = there & (owner >= 0)
+    tl.store(scratch_ptr + expert, needed, mask=known)
+    tl.debug_barrier()
+    in_use = tl.load(scratch_ptr + owner, mask=owned, other=0) > 0
+    owner_heat = tl.load(heat_ptr + owner, mask=owned, other=-1.0)
+    free = there & (in_use == 0)
+    num_free = tl.sum(free.to(tl.int32), 0)
+    count = tl.minimum(tl.load(fetches_ptr + num_missing), num_free)
+
+    # Each one's place in line: how many of its kind go before it.
+    expert_rank = _rank(-heat, missing, expert)
+    slot_rank = _rank(owner_heat, free, slot)
+    fetched = missing & (expert_rank < count)
+    emptied = free & (slot_rank < count)
+    tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=emptied & owned)
+    tl.store(scratch_ptr + EXPERTS + expert_rank, expert, mask=fetched)
+    tl.store(scratch_ptr + 2 * EXPERTS + slot_rank, slot, mask=emptied)
+    tl.debug_barrier()
+    place = tl.arange(0, S)
+    filled = place < count
+    newcomer = tl.load(scratch_ptr + EXPERTS + place, mask=filled, other=0)
+    target_slot = tl.load(scratch_ptr + 2 * EXPERTS + place, mask=filled, other=0)
+    target = tl.load(slots_ptr + target_slot, mask=filled, other=0)
+    tl.store(copy_sources_ptr + place, tl.load(sources_ptr + newcomer, mask=filled, other=0), mask=filled)
+    tl.store(copy_targets_ptr + place, target, mask=filled)
+    tl.store(addresses_ptr + newcomer, target, mask=filled)
+    tl.store(owners_ptr + target_slot, newcomer, mask=filled)
+    tl.store(count_ptr, count)
+    num_needed = tl.sum(needed, 0)
+    tl.store(counters_ptr, tl.load(counters_ptr) + num_needed)
+    tl.store(counters_ptr + 1, tl.load(counters_ptr + 1) + num_needed - num_missing)
+    tl.store(counters_ptr + 2, tl.load(counters_ptr + 2) + count)
+    tl.debug_barrier()
+
+    found = tl.load(addresses_ptr + ids, mask=paired, other=1) != 0
+    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
+    tl.store(mail_ids.to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
+    tl.store(mail_shares.to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
+    head = request.to(tl.pointer_type(tl.int32))
+    tl.store(head + 1, LAYER)
+    tl.store(head + 2, TOKENS)
+    _make_visible_to_host(pair)
+    tl.debug_barrier()
+    tl.store(head, LAYER + 1)
+
+
+@triton.jit
+def _post_tokens(rows_ptr, scales_ptr, mail_x, NUMBERS: tl.constexpr, QUANTIZED: tl.constexpr):
+    BLOCK: tl.constexpr = 2048
+    x = mail_x.to(tl.pointer_type(tl.float32))
+    for begin in range(0, NUMBERS, BLOCK):
+        at = begin + tl.arange(0, BLOCK)
+        inside = at < NUMBERS
+        value = tl.load(rows_ptr + at, mask=inside, other=0).to(tl.float32)
+        if QUANTIZED:
+            value *= tl.load(scales_ptr + at // 32, mask=inside, other=0.0)
+        tl.store(x + at, value, mask=inside)
+
+
+@triton.jit
+def _rank(key, takes_part, number):
+    """How many that take part have a smaller key, or the same and a smaller number."""
+    before = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (number[None, :] < number[:, None]))
+    return tl.sum((before & takes_part[None, :]).to(tl.int32), 1)
+
+
+@triton.jit
+def _make_visible_to_host(any_tensor):
+    """Orders this thread's writes before its later ones, for the host as well."""
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "fence.acq_rel.sys; mov.b32 $0, $1;", "=r,r", [any_tensor], tl.int32, is_pure=False, pack=1
+        )
+
+
+ANSWER_BLOCK = 1024  # numbers of the answer that a program adds
+MAX_LOOKS = tl.constexpr(20_000_000)  # for the answer; each reads host memory, which takes a microsecond and more
+
+
+def add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int) -> Tensor:
+    """x float32 [tokens, hidden] with the CPU's answer to request ``layer`` + 1 added, in place.
+
+    late: address of an int32 that becomes 1 where no answer came in half a minute; then nothing is added.
+    """
+    grid = (triton.cdiv(x.numel(), ANSWER_BLOCK),)
+    add_answer_kernel[grid](
+        x, mailbox.done, mailbox.answer, late, LAYER=layer, NUMBERS=x.numel(), BLOCK=ANSWER_BLOCK, num_warps=4
+    )
+    return x
+
+
+@triton.jit
+def add_answer_kernel(x_ptr, done, answer, late, LAYER: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr):
+    flag = done.to(tl.pointer_type(tl.int32))
+    looks = 0
+    seen = tl.load(flag, volatile=True)
+    while (seen != LAYER + 1) & (looks < MAX_LOOKS):
+        seen = tl.load(flag, volatile=True)
+        looks += 1
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    _make_visible_to_host(at)
+    if seen == LAYER + 1:
+        inside = at < NUMBERS
+        y = tl.load(answer.to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0, volatile=True)
+        tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
+    else:
+        tl.store(late.to(tl.pointer_type(tl.int32)), 1)

@@ -1,0 +1,155 @@
+"""Experts from tiles, as host memory has them for the CPU, to blobs, as the card's kernels read them.
+
+What is copied where is read on the device, so that a CUDA graph may hold the launch. Grid (PROGRAMS,): program p takes
+the row blocks p, p + PROGRAMS ... of all experts. A row block is 16 rows; a tile of it has 8 groups of 32 inputs:
+
+    int4    d fp16 [16], dmin fp16 [16], minima u8 [8, 16], scales u8 [8, 16], words [8 * 4, 16 rows]
+    mxfp4   scales u8 [8, 16], words [8 * 4, 16 rows]
+
+The last tile of a row may have fewer groups. Row blocks of gate and up lie in turn, those of down behind them, then the
+biases as float32, each matrix filled up to whole row blocks.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.kernels.experts.blob import BlobLayout, MatrixPlace
+
+FORMATS = ("int4", "mxfp4")
+PROGRAMS = 128
+WARPS = 4
+
+
+def accepts(layout: BlobLayout) -> bool:
+    """Whether experts like these can be copied."""
+    kinds = {layout.gate.kind, layout.up.kind, layout.down.kind}
+    return len(kinds) == 1 and kinds <= set(FORMATS)
+
+
+def untile(sources: Tensor, targets: Tensor, count: Tensor, layout: BlobLayout) -> None:
+    """Write the first ``count`` [1] of the experts whose tiles lie at ``sources`` as blobs to ``targets``; all int64
+    addresses that kernels of this device may read or write."""
+    gate, up, down = layout.gate, layout.up, layout.down
+    untile_kernel[(PROGRAMS,)](
+        sources,
+        targets,
+        count,
+        INT4=gate.kind == "int4",
+        GATE_ROWS=gate.rows,
+        DOWN_ROWS=down.rows,
+        GATE_GROUPS=gate.cols // 32,
+        DOWN_GROUPS=down.cols // 32,
+        GATE=_offsets(gate),
+        UP=_offsets(up),
+        DOWN=_offsets(down),
+        BIASES=-1 if gate.bias is None else 0,
+        NARROW=gate.bias_dtype == "BF16",
+        num_warps=WARPS,
+    )
+
+
+def _offsets(place: MatrixPlace) -> tuple[int, ...]:
+    """Codes, scales, minima, superblocks' scales, bias; -1 where there are none."""
+    parts = ("codes", "scales", "mins", "super")
+    return (*(place.offsets.get(part, -1) for part in parts), -1 if place.bias is None else place.bias)
+
+
+@triton.jit
+def untile_kernel(
+    sources_ptr,
+    targets_ptr,
+    count_ptr,
+    INT4: tl.constexpr,
+    GATE_ROWS: tl.constexpr,
+    DOWN_ROWS: tl.constexpr,
+    GATE_GROUPS: tl.constexpr,
+    DOWN_GROUPS: tl.constexpr,
+    GATE: tl.constexpr,
+    UP: tl.constexpr,
+    DOWN: tl.constexpr,
+    BIASES: tl.constexpr,
+    NARROW: tl.constexpr,
+):
+    HEADER: tl.constexpr = 320 if INT4 else 128
+    GATE_BLOCKS: tl.constexpr = (GATE_ROWS + 15) // 16
+    DOWN_BLOCKS: tl.constexpr = (DOWN_ROWS + 15) // 16
+    GATE_BYTES: tl.constexpr = (GATE_GROUPS + 7) // 8 * HEADER + GATE_GROUPS * 256
+    DOWN_BYTES: tl.constexpr = (DOWN_GROUPS + 7) // 8 * HEADER + DOWN_GROUPS * 256
+    DOWN_BEGIN: tl.constexpr = 2 * GATE_BLOCKS * GATE_BYTES
+    BIAS_BEGIN: tl.constexpr = DOWN_BEGIN + DOWN_BLOCKS * DOWN_BYTES
+    BLOCKS: tl.constexpr = 2 * GATE_BLOCKS + DOWN_BLOCKS
+    end = tl.load(count_ptr) * BLOCKS
+    number = tl.program_id(0)
+    while number < end:
+        source = tl.load(sources_ptr + number // BLOCKS)
+        target = tl.load(targets_ptr + number // BLOCKS)
+        block = number % BLOCKS
+        biases = source + BIAS_BEGIN
+        if block < 2 * GATE_BLOCKS:
+            tiles = source + block * GATE_BYTES
+            row = block // 2 * 16
+            if block % 2 == 0:
+                _copy_block(tiles, target, row, GATE_ROWS, GATE_GROUPS, GATE, INT4)
+                if BIASES >= 0:
+                    _copy_bias(biases, target + GATE[4], row, GATE_ROWS, NARROW)
+            else:
+                _copy_block(tiles, target, row, GATE_ROWS, GATE_GROUPS, UP, INT4)
+                if BIASES >= 0:
+                    _copy_bias(biases + GATE_BLOCKS * 64, target + UP[4], row, GATE_ROWS, NARROW)
+        else:
+            block -= 2 * GATE_BLOCKS
+            tiles = source + DOWN_BEGIN + block * DOWN_BYTES
+            _copy_block(tiles, target, block * 16, DOWN_ROWS, DOWN_GROUPS, DOWN, INT4)
+            if BIASES >= 0:
+                _copy_bias(biases + 2 * GATE_BLOCKS * 64, target + DOWN[4], block * 16, DOWN_ROWS, NARROW)
+        number += tl.num_programs(0)
+
+
+@triton.jit
+def _copy_block(
+    tiles, target, first_row, ROWS: tl.constexpr, GROUPS: tl.constexpr, OFFSETS: tl.constexpr, INT4: tl.constexpr
+):
+    HEADER: tl.constexpr = 320 if INT4 else 128
+    TILE: tl.constexpr = HEADER + 8 * 256
+    SCALES: tl.constexpr = 192 if INT4 else 0
+    SUPERS: tl.constexpr = GROUPS // 8 if GROUPS >= 8 else 1
+    lane = tl.arange(0, 16)
+    row = first_row + lane
+    real = row < ROWS
+    word = tl.arange(0, 32)
+    group = tl.arange(0, 8)
+    codes = (target + OFFSETS[0]).to(tl.pointer_type(tl.int32))
+    scales = (target + OFFSETS[1]).to(tl.pointer_type(tl.uint8))
+    for tile in range((GROUPS + 7) // 8):
+        begin = tl.multiple_of((tiles + tile * TILE).to(tl.pointer_type(tl.uint8)), 64)
+        inside = tile * 8 + group < GROUPS
+        words_inside = tile * 32 + word < GROUPS * 4
+        from_words = (begin + HEADER).to(tl.pointer_type(tl.int32)) + word[:, None] * 16 + lane[None, :]
+        words = tl.load(from_words, mask=words_inside[:, None] & real[None, :], other=0)
+        to_words = codes + row[None, :] * (GROUPS * 4) + tile * 32 + word[:, None]
+        tl.store(to_words, words, mask=words_inside[:, None] & real[None, :])
+        from_groups = group[:, None] * 16 + lane[None, :]
+        to_groups = row[None, :] * GROUPS + tile * 8 + group[:, None]
+        mask = inside[:, None] & real[None, :]
+        tl.store(scales + to_groups, tl.load(begin + SCALES + from_groups, mask=mask, other=0), mask=mask)
+        if INT4:
+            mins = (target + OFFSETS[2]).to(tl.pointer_type(tl.uint8))
+            tl.store(mins + to_groups, tl.load(begin + 64 + from_groups, mask=mask, other=0), mask=mask)
+            if tile < SUPERS:
+                steps = begin.to(tl.pointer_type(tl.int16))
+                to_steps = (target + OFFSETS[3]).to(tl.pointer_type(tl.int16)) + (row * SUPERS + tile) * 2
+                tl.store(to_steps, tl.load(steps + lane, mask=real, other=0), mask=real)
+                tl.store(to_steps + 1, tl.load(steps + 16 + lane, mask=real, other=0), mask=real)
+
+
+@triton.jit
+def _copy_bias(biases, target, first_row, ROWS: tl.constexpr, NARROW: tl.constexpr):
+    row = first_row + tl.arange(0, 16)
+    value = tl.load(biases.to(tl.pointer_type(tl.float32)) + row, mask=row < ROWS, other=0.0)
+    if NARROW:
+        tl.store(target.to(tl.pointer_type(tl.bfloat16)) + row, value.to(tl.bfloat16), mask=row < ROWS)
+    else:
+        tl.store(target.to(tl.pointer_type(tl.float32)) + row, value, mask=row < ROWS)

@@ -1,0 +1,83 @@
+"""Experts beyond VRAM on a card, where there is one: the logits of the same model all in VRAM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.experts.hybrid import Hybrid
+from strata.experts.offloaded import Offloaded
+from strata.experts.resident import Resident
+from strata.runner.runner import Runner
+from strata.scheduler.batch import Batch, ScheduledSequence
+from strata.store.reader import Store
+from tests.experts.test_resident import made_store
+from tests.models import tiny
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+NAMES = ["a dense layer between", "biases, another activation"]
+PROMPT = [(7 * i + i * i) % 90 + 2 for i in range(100)]
+
+
+def load(store: Store, num_slots: int | None, placement: str = "auto") -> Runner:
+    layout = store.manifest.contents.experts
+    assert layout is not None
+    vram = None if num_slots is None else num_slots * len(layout.layers) * layout.blob_bytes
+    device = DeviceConfig(
+        device="cuda",
+        expert_vram_bytes=vram,
+        expert_placement=placement,  # type: ignore[arg-type]
+    )
+    scheduler = SchedulerConfig(max_model_len=128, max_num_seqs=2)
+    config = EngineConfig(model="tiny", device=device, cache=CacheConfig(num_kv_tokens=256), scheduler=scheduler)
+    return Runner.load(store, config)
+
+
+def logits(runner: Runner) -> torch.Tensor:
+    """Of a long prompt's end, and of tokens after it, in graphs."""
+    blocks = tuple(range(8))
+    found = []
+    for start, tokens in [(0, PROMPT), *((100 + i, [(31 * i) % 90 + 2]) for i in range(12))]:
+        sequence = ScheduledSequence("a", tuple(tokens), start, blocks, samples=True)
+        found.append(runner.run(Batch((sequence,))).logits.clone())
+    runner.check()
+    return torch.cat(found).cpu()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("dtype", "num_slots", "placement", "kind"),
+    [
+        pytest.param("int4", 1, "cpu", Hybrid, id="on the CPU"),
+        pytest.param("int4", 2, "fetch", Hybrid, id="fetched"),
+        pytest.param("int4", 1, "hybrid", Hybrid, id="both"),
+        pytest.param("int8", 1, "auto", Offloaded, id="read in place"),
+    ],
+)
+def test_logits_stay(
+    tmp_path: Path,
+    name: str,
+    dtype: str,
+    num_slots: int,
+    placement: str,
+    kind: type,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, dtype, name)
+    resident = load(store, None)
+    assert isinstance(resident.model.tier, Resident)
+    expected = logits(resident)
+    runner = load(store, num_slots, placement)
+    tier = runner.model.tier
+    assert tier is not None
+    assert isinstance(tier, kind)
+    try:
+        # Sums are taken in another order, and a quantised activation may fall to its other side.
+        assert tiny.relative(logits(runner), expected) < 0.02
+    finally:
+        tier.close()

@@ -1,0 +1,117 @@
+"""Miss tables for tests, and calls that return all that a kernel wrote."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from strata.kernels.experts.blob import BlobLayout, MatrixPlace
+from strata.kernels.misses.table import Mailbox, MissTable
+from strata.kernels.misses.triton import add_answer, share_out
+from strata.kernels.misses.untile import untile
+from strata.kernels.rows import QuantizedRows, quantize_rows
+from tests.kernels.compilation import Case
+
+
+def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str = "cpu") -> MissTable:
+    """Experts 0, 1 ... are in slots 0, 1 ...; all are alike hot."""
+    slots = 4096 * torch.arange(1, num_slots + 1)
+    owned = min(num_slots, num_experts)
+    addresses = torch.zeros(num_experts, dtype=torch.int64)
+    addresses[:owned] = slots[:owned]
+    owners = torch.full((num_slots,), -1, dtype=torch.int32)
+    owners[:owned] = torch.arange(owned)
+    table = MissTable(
+        addresses=addresses,
+        sources=(1 << 40) + 64 * torch.arange(num_experts),
+        heat=torch.zeros(num_experts),
+        slots=slots,
+        owners=owners,
+        fetches=torch.tensor(fetches, dtype=torch.int32),
+        counters=torch.zeros(3, dtype=torch.int64),
+        copy_sources=torch.zeros(num_slots, dtype=torch.int64),
+        copy_targets=torch.zeros(num_slots, dtype=torch.int64),
+        count=torch.zeros(1, dtype=torch.int32),
+        scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32),
+    )
+    return to(table, device)
+
+
+def to(table: MissTable, device: str) -> MissTable:
+    """A copy on ``device``."""
+    return replace(table, **{field.name: getattr(table, field.name).to(device, copy=True) for field in fields(table)})
+
+
+def call_share_out(
+    ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, layer: int
+) -> tuple[MissTable, Tensor, Tensor, Tensor, Tensor]:
+    """The table afterwards, and the mailbox: request, layer and tokens; ids; shares; x."""
+    device = ids.device
+    head = torch.zeros(4, dtype=torch.int32, device=device)
+    mail_ids, mail_shares = torch.full_like(ids, 77), torch.full_like(shares, torch.nan)
+    rows = inner.codes if isinstance(inner, QuantizedRows) else inner
+    x = torch.full(rows.shape, torch.nan, device=device)
+    mailbox = Mailbox(head.data_ptr(), 0, mail_ids.data_ptr(), mail_shares.data_ptr(), x.data_ptr(), 0)
+    share_out(ids, shares, inner, table, mailbox, layer)
+    return table, head, mail_ids, mail_shares, x
+
+
+def call_add_answer(x: Tensor, answer: Tensor, done: int, layer: int) -> tuple[Tensor, Tensor]:
+    """x afterwards, and whether the answer was late."""
+    flag = torch.tensor([done], dtype=torch.int32, device=x.device)
+    late = torch.zeros(1, dtype=torch.int32, device=x.device)
+    add_answer(x, Mailbox(0, flag.data_ptr(), 0, 0, 0, answer.data_ptr()), layer, late.data_ptr())
+    return x, late
+
+
+def call_untile(tiles: list[Tensor], layout: BlobLayout, count: int) -> Tensor:
+    """uint8 [experts, blob_bytes]: the blobs of the first ``count`` experts, 0xEE where nothing was written."""
+    device = tiles[0].device
+    kept = [_aligned(tile) for tile in tiles]
+    blobs = torch.full((len(tiles) * layout.num_bytes + 4096,), 0xEE, dtype=torch.uint8, device=device)
+    begin = -blobs.data_ptr() % 4096
+    blobs = blobs[begin : begin + len(tiles) * layout.num_bytes].view(len(tiles), -1)
+    sources = torch.tensor([tile.data_ptr() for tile in kept], device=device)
+    targets = torch.tensor([blob.data_ptr() for blob in blobs], device=device)
+    untile(sources, targets, torch.tensor([count], dtype=torch.int32, device=device), layout)
+    return blobs
+
+
+def _aligned(tile: Tensor) -> Tensor:
+    memory = torch.empty(len(tile) + 64, dtype=torch.uint8, device=tile.device)
+    begin = -memory.data_ptr() % 64
+    memory[begin : begin + len(tile)].copy_(tile)
+    return memory[begin : begin + len(tile)]
+
+
+def _share_out_of_qwen3(tokens: int) -> None:
+    ids, shares = torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8)
+    rows = quantize_rows(torch.zeros(tokens, 2048)) if tokens < 8 else torch.empty(tokens, 2048).bfloat16()
+    call_share_out(ids, shares, rows, make_table(128, 64, [0] * 129), 5)
+
+
+def _untile_of_gpt_oss() -> None:
+    def place(offset: int) -> MatrixPlace:
+        return MatrixPlace("mxfp4", 2880, 2880, {"codes": offset, "scales": offset + 4096}, offset + 128)
+
+    call_untile([torch.empty(64, dtype=torch.uint8)], BlobLayout(place(0), place(8192), place(16384), 1 << 15), 1)
+
+
+def _untile_of_qwen3() -> None:
+    def place(offset: int, rows: int, cols: int) -> MatrixPlace:
+        parts = {part: offset + 128 * number for number, part in enumerate(("codes", "scales", "mins", "super"))}
+        return MatrixPlace("int4", rows, cols, parts)
+
+    layout = BlobLayout(place(0, 768, 2048), place(8192, 768, 2048), place(16384, 2048, 768), 1 << 15)
+    call_untile([torch.empty(64, dtype=torch.uint8)], layout, 1)
+
+
+CASES = [
+    Case("share out, one token of Qwen3-30B-A3B", lambda: _share_out_of_qwen3(1)),
+    Case("share out, 16 tokens in bf16", lambda: _share_out_of_qwen3(16)),
+    Case("add the CPU's answer", lambda: call_add_answer(torch.empty(16, 2048), torch.empty(16, 2048), 1, 0)),
+    Case("untile Qwen3-30B-A3B", _untile_of_qwen3),
+    Case("untile gpt-oss", _untile_of_gpt_oss),
+]

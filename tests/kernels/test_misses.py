@@ -1,0 +1,116 @@
+"""Experts that VRAM does not have: who gets a slot, what the CPU is told, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import Tensor
+
+from strata.kernels.misses import reference
+from strata.kernels.misses.table import MissTable
+from strata.kernels.rows import QuantizedRows, dequantize_rows, quantize_rows
+from tests.kernels.conftest import Machine
+from tests.kernels.misses_cases import call_add_answer, call_share_out, make_table, to
+
+
+def assert_same(found: MissTable, expected: MissTable) -> None:
+    count = int(expected.count)
+    for field in fields(expected):
+        if field.name == "scratch":
+            continue
+        a, b = getattr(found, field.name).cpu(), getattr(expected, field.name)
+        if field.name.startswith("copy_"):
+            a, b = a[:count], b[:count]
+        assert torch.equal(a, b) or torch.allclose(a.double(), b.double(), rtol=1e-6), field.name
+
+
+def assert_sound(table: MissTable) -> None:
+    """Every slot has one owner, and addresses and owners say the same."""
+    owners = table.owners.tolist()
+    held = {owner: slot for slot, owner in enumerate(owners) if owner >= 0}
+    assert len(held) == sum(owner >= 0 for owner in owners)
+    for expert, address in enumerate(table.addresses.tolist()):
+        assert address == (int(table.slots[held[expert]]) if expert in held else 0)
+
+
+def choose(tokens: int, top_k: int, num_experts: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randperm(num_experts, generator=generator)[:top_k] for _ in range(tokens)]).int()
+    return ids, torch.rand(tokens, top_k, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "num_experts", "num_slots"),
+    [
+        pytest.param(1, 4, 12, 6, id="one token"),
+        pytest.param(5, 3, 20, 7, id="several tokens, numbers that are no powers of two"),
+        pytest.param(3, 4, 16, 1, id="one slot"),
+        pytest.param(1, 2, 8, 8, id="all experts have slots"),
+    ],
+)
+def test_steps_in_turn(machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int) -> None:
+    fetches = [(number + 1) // 2 for number in range(num_experts + 1)]
+    expected = make_table(num_experts, num_slots, fetches)
+    found = to(expected, machine.device)
+    for step in range(4):
+        ids, shares = choose(tokens, top_k, num_experts, step)
+        inner = quantize_rows(torch.randn(tokens, 64))
+        cpu_ids = reference.share_out(ids, expected)
+        on_device = (ids.to(machine.device), shares.to(machine.device), _move(inner, machine.device))
+        found, head, mail_ids, mail_shares, x = machine.call(call_share_out, *on_device, found, 6)
+        assert_same(found, expected)
+        assert_sound(expected)
+        assert torch.equal(mail_ids.cpu(), cpu_ids)
+        assert torch.equal(mail_shares.cpu(), shares)
+        assert torch.allclose(x.cpu(), dequantize_rows(inner), rtol=1e-6)
+        assert head.tolist() == [7, 6, tokens, 0]
+
+
+def _move(inner: QuantizedRows, device: str) -> QuantizedRows:
+    return QuantizedRows(inner.codes.to(device), inner.scales.to(device), inner.sums.to(device))
+
+
+def test_rows_in_bf16_are_posted_as_they_are(machine: Machine) -> None:
+    ids, shares = choose(2, 2, 8, 0)
+    inner = torch.randn(2, 96).bfloat16()
+    table = make_table(8, 2, [0] * 9, machine.device)
+    arguments = (ids.to(machine.device), shares.to(machine.device), inner.to(machine.device), table, 0)
+    _, _, _, _, x = machine.call(call_share_out, *arguments)
+    assert torch.equal(x.cpu(), inner.float())
+
+
+def test_what_a_step_needs_keeps_its_slot() -> None:
+    table = make_table(8, 2, list(range(9)))
+    assert reference.share_out(torch.tensor([[0, 1, 5]], dtype=torch.int32), table).tolist() == [[-1, -1, 5]]
+    assert table.owners.tolist() == [0, 1]
+
+
+def test_the_hottest_get_slots_and_the_coldest_lose_them() -> None:
+    table = make_table(8, 3, [0] * 9)  # nothing is fetched while heat builds up
+    for used in ([0, 6], [2, 6], [0, 5], [2, 6]):
+        reference.share_out(torch.tensor([used], dtype=torch.int32), table)
+    assert table.owners.tolist() == [0, 1, 2]
+    table.fetches.fill_(1)
+    assert reference.share_out(torch.tensor([[5, 6]], dtype=torch.int32), table).tolist() == [[5, -1]]
+    assert table.owners.tolist() == [0, 6, 2]
+
+
+def test_adversarial_routing_never_breaks_the_table() -> None:
+    table = make_table(16, 3, [min(number, 2) for number in range(17)])
+    for step in range(64):  # every step other experts, round and round
+        ids = torch.tensor([[(4 * step + i) % 16 for i in range(4)]], dtype=torch.int32)
+        cpu_ids = reference.share_out(ids, table)
+        assert_sound(table)
+        served = {expert for expert in ids.flatten().tolist() if int(table.addresses[expert])}
+        assert served | set(cpu_ids.flatten().tolist()) - {-1} == set(ids.flatten().tolist())
+    assert int(table.counters[0]) == 64 * 4
+
+
+def test_the_answer_is_added(machine: Machine) -> None:
+    x, answer = torch.randn(3, 700), torch.randn(3, 700)
+    arguments = (x.to(machine.device, copy=True), answer.to(machine.device))
+    found, late = machine.call(call_add_answer, *arguments, 5, 4)
+    assert torch.equal(found.cpu(), x + answer)
+    assert not late.any()
