@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.plan.placement import ExpertBytes, place_experts
+from strata.plan.placement import MIN_SLOTS, ExpertBytes, place_experts
 
 EXPERTS = ExpertBytes(num_layers=4, num_experts=8, blob_bytes=100)  # 3,200 bytes, 800 a layer
 
@@ -32,3 +32,12 @@ def test_place_experts(room: int, at_most: int | None, num_resident: int, stagin
 def test_residents_are_spread_evenly() -> None:
     placement = place_experts(EXPERTS, 5000, at_most=1400)
     assert [placement.resident_of(row) for row in range(4)] == [4, 4, 3, 3]
+
+
+def test_a_cache_has_as_many_slots_in_each_layer_and_buffers_for_a_whole_one() -> None:
+    placement = place_experts(EXPERTS, 1600 + 2399, cached=True)
+    assert (placement.num_resident, placement.staging_bytes, placement.host_bytes) == (20, 1600, 3200)
+    least = place_experts(EXPERTS, 0, cached=True)
+    assert least.num_resident == 4 * MIN_SLOTS
+    most = place_experts(EXPERTS, 1 << 20, at_most=3199, cached=True)
+    assert most.num_resident == 28

@@ -85,12 +85,12 @@ def plan_experts(
     for settings out of range.
     """
     placed = [
-        _plan(model, choice, memory, experts, shared_bytes, element_bytes)
+        _plan(model, choice, memory, experts, shared_bytes, element_bytes, cached)
         for choice in step_choices(config, memory.device, memory.total_bytes)
     ]
-    whole = [placement for placement in placed if placement.is_resident]
-    some = [placement for placement in placed if placement.num_resident]
-    return (whole or some or placed[-1:])[0]
+    whole = [placement for placement, _ in placed if placement.is_resident]
+    some = [placement for placement, room in placed if placement.num_resident and placement.vram_bytes <= room]
+    return (whole or some or [placed[-1][0]])[0]
 
 
 def _plan(
@@ -100,7 +100,9 @@ def _plan(
     experts: ExpertBytes,
     shared_bytes: int,
     element_bytes: int,
-) -> ExpertPlacement:
+    cached: bool,
+) -> tuple[ExpertPlacement, int]:
+    """With the room that there was for it."""
     left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
     left -= workspace_bytes(model, config, element_bytes, memory.device)
     token = kv_token_bytes(model, element_bytes)
@@ -110,9 +112,9 @@ def _plan(
     most_in_vram = config.device.expert_vram_bytes
     placement = place_experts(experts, left - least, at_most=most_in_vram, cached=cached)
     if placement.is_resident or asked is not None:
-        return placement
-    wanted = min(token * length * config.scheduler.max_num_seqs, int(KV_SHARE * left))
-    return place_experts(experts, left - max(least, wanted), at_most=most_in_vram, cached=cached)
+        return placement, left - least
+    wanted = max(least, min(token * length * config.scheduler.max_num_seqs, int(KV_SHARE * left)))
+    return place_experts(experts, left - wanted, at_most=most_in_vram, cached=cached), left - wanted
 
 
 def place_experts(
