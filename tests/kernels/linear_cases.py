@@ -70,7 +70,7 @@ CASES = [
     # Rows that are rounded: the shapes of Qwen3-8B, and where columns fill no tile.
     _product("int4", 6144, 4096, 1),
     _gated("int4", 12288, 4096, 1, SILU),
-    _add("int4", 4096, 12288, 4),
+    _add("int4", 4096, 12288, 2),
     _product("int8", 151936, 4096, 1),
     _gated("mxfp4", 2880, 2880, 2, Activation(7.0)),
     # Rows in bf16: weights unpacked within, and before.
@@ -82,7 +82,7 @@ CASES = [
 ]
 ROUNDED = [  # whose kernel sums up whole rows of W
     _product("int4", 6144, 4096, 1),
-    _add("int4", 4096, 12288, 4),
+    _add("int4", 4096, 12288, 2),
     _product("int8", 2880, 4096, 1),
     _product("mxfp4", 2880, 2880, 1),
 ]

@@ -7,9 +7,10 @@ import torch
 
 from strata import quant
 from strata.kernels.linear.triton import product, product_add_, product_gated
+from strata.kernels.linear.tuning import MEASURED, few_rows
 from strata.kernels.linear.weight import Weight, stack
 from strata.kernels.matrix import Matrix
-from strata.kernels.rows import QuantizedRows, dequantize_rows, quantize_rows
+from strata.kernels.rows import GROUP, QuantizedRows, dequantize_rows, quantize_rows
 from tests.kernels.conftest import Machine
 
 EXACT = 1e-5  # relative norm: the activations are rounded before, the rest is float32
@@ -86,6 +87,14 @@ def test_product_is_gated_and_rounded(machine: Machine, tokens: int, limit: floa
     assert torch.allclose(found.scales.cpu(), rounded.scales, rtol=1e-4)
     sums = dequantize_rows(found).view(tokens, -1, 32).sum(-1)
     assert torch.allclose(found.sums, sums, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 8])
+@pytest.mark.parametrize("shape", [*MEASURED, (12288, 4096)])
+def test_a_program_of_a_gated_product_has_one_group(shape: tuple[int, int], tokens: int) -> None:
+    """Whatever was measured for a product of the same shape that is not gated."""
+    config = few_rows(*shape, tokens, gated=True)
+    assert config.warps * config.rows == GROUP
 
 
 def test_a_row_does_not_depend_on_the_others(machine: Machine) -> None:

@@ -118,7 +118,8 @@ def few_rows_kernel(
     ahead = ()
     for t in tl.static_range(TILES):
         for r in tl.static_range(OWN):
-            ahead = ahead + (_load_weights(codes_ptr, scales_ptr, mins_ptr, supers_ptr, own[r], t, KIND, COLS),)
+            if t < ALL_TILES:
+                ahead = ahead + (_load_weights(codes_ptr, scales_ptr, mins_ptr, supers_ptr, own[r], t, KIND, COLS),)
     overlap_launches(EARLY)
     sums = ()
     for _ in tl.static_range(OWN * TOKENS):
