@@ -101,25 +101,17 @@ def test_requests_draw_the_same_tokens_as_on_the_cpu(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("experts", [{}, EXPERTS], ids=["dense", "experts"])
-def test_graphs_and_steps_ahead_change_no_token(
-    tmp_path: Path, experts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four requests that begin and end together, so that every step is one of the captured sizes."""
+def test_steps_ahead_change_no_token(tmp_path: Path, experts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four requests that begin and end together, with graphs; half of them draw."""
     store = resolve(str(write_checkpoint(tmp_path / "tiny", **experts)), "int4", tmp_path / "cache")
     drawn = []
-    for cuda_graphs, runs_ahead in ((False, False), (True, False), (True, True)):
+    for runs_ahead in (False, True):
         monkeypatch.setattr(Runner, "runs_ahead", runs_ahead)
-        asked = config(store, "int4", "cuda")
-        loop = load_engine(
-            replace(
-                asked,
-                device=replace(asked.device, cuda_graphs=cuda_graphs),
-                scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=256),
-            )
-        )
+        scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=256)
+        loop = load_engine(replace(config(store, "int4", "cuda"), scheduler=scheduler))
         for number in range(4):
             params = SamplingParams(max_tokens=40, temperature=0.7 * (number % 2), seed=number, ignore_eos=True)
             loop.add(GenerationRequest(f"r{number}", TOKENS[number : number + 20], params))
         drawn.append(tokens(loop))
-    assert drawn[0] == drawn[1] == drawn[2]
+    assert drawn[0] == drawn[1]
     assert all(len(ids) == 40 for ids in drawn[0].values())
