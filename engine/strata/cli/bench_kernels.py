@@ -1,4 +1,4 @@
-"""`strata bench kernels`: how near the CPU's expert kernels come to what this machine's memory allows."""
+"""`strata bench kernels`: how near the CPU's expert kernels, or a GPU's products, come to what memory allows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ EXAMPLE = "  strata bench kernels --threads 8,16 --prefetch-bytes 0,2368\n"
 EPILOG = f"""examples:
 {EXAMPLE}\
   strata bench kernels --dtype mxfp4 --hidden-size 2880 --intermediate-size 2880 --experts-per-token 4
+  strata bench kernels --device cuda --tokens 1,32 --products gated:int4:24576x4096
 
-The default shape is Qwen3-30B-A3B's. GB/s are those of the weights; `read` is a plain read of the same memory.
+The default shape is Qwen3-30B-A3B's; the products are Qwen3-8B's. GB/s are those of the weights; `read` is a plain read
+of the same memory.
 """
 
 
@@ -24,8 +26,9 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Declare the measurement and its options."""
     parser = kinds.add_parser(
         "kernels",
-        help="the CPU's expert kernels, beside how fast it reads memory",
-        description="Measure the CPU's expert kernels on experts in random order, beside plain reads of memory.",
+        help="the CPU's expert kernels, or a GPU's products, beside how fast it reads memory",
+        description="Measure the CPU's expert kernels on experts in random order, or with --device cuda a GPU's "
+        "products with dense matrices, beside plain reads of memory.",
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
@@ -71,12 +74,23 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     how.add_argument(
         "--tokens", type=listed(whole(1)), default=(1,), metavar="N,N,...", help="tokens at once (default: 1)"
     )
+    gpu = parser.add_argument_group("a GPU's products")
+    gpu.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what is measured (default: cpu)")
+    gpu.add_argument(
+        "--products",
+        type=listed(str),
+        default=(),
+        metavar="P,P,...",
+        help="OPERATION:DTYPE:ROWSxCOLS each; product, add (to the residual), gated (a pair of matrices, SwiGLU)",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print, line by line."""
     require()
+    if arguments.device == "cuda":
+        return _run_gpu(arguments)
     from strata.bench import cpu_experts
 
     layout = _layout(arguments.dtype, arguments.hidden_size, arguments.intermediate_size)
@@ -95,6 +109,20 @@ def run(arguments: argparse.Namespace) -> int:
     print(cpu_experts.HEADER, flush=True)
     for one in found:
         print(cpu_experts.line(one), flush=True)
+    return 0
+
+
+def _run_gpu(arguments: argparse.Namespace) -> int:
+    from strata.bench import gpu_kernels
+
+    products = [gpu_kernels.Product.parse(text) for text in arguments.products] or gpu_kernels.QWEN3_8B
+    found = gpu_kernels.run(products, arguments.tokens)
+    if arguments.json:
+        print(json.dumps([one.as_dict() for one in found], indent=1))
+        return 0
+    print(gpu_kernels.HEADER, flush=True)
+    for one in found:
+        print(gpu_kernels.line(one), flush=True)
     return 0
 
 
