@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
 from typing import Any, Literal, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
-from strata.errors import StrataError
+from strata.errors import OptionError, StrataError
 from strata.plan.cards import find_card, pcie_gbps
-from strata.plan.estimate import KV_BYTES, Estimate, estimate
-from strata.plan.fit import HOST_SHARE, Machine
+from strata.plan.estimate import estimate
+from strata.plan.fit import Machine
 from strata.plan.known import Shape, known
-from strata.plan.memory import DeviceMemory, plan_memory, size_memory
-from strata.plan.parts import weight_parts
 from strata.plan.speed import Rates
 from strata_operator import shortage
 from strata_operator.api.conditions import Trouble
-from strata_operator.api.engine import NOT_SERVED
-from strata_operator.api.hardware import WORKING_SET_BYTES
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import Gpu, StrataNode
+from strata_operator.card import place
 from strata_operator.inventory import GIB, Candidate, candidates, describe
 from strata_operator.placement import needs
-from strata_operator.shortage import HOST_MEMORY, VRAM, Shortage, explain, listed
+from strata_operator.shortage import EXPERT_MEMORY, VRAM, Shortage, explain, listed
 
-# While the engine refuses the flags of experts in host memory, all of them must fit where the model runs.
-SERVES_HOST_EXPERTS = not NOT_SERVED
+# What the engine leaves of a pod's memory to itself when it pins the rest for experts (strata.memory.host).
+HEADROOM_BYTES = 1 << 30
+MAX_VRAM_GIB = 512  # no card has more
+SHORT_CONTEXT = 1024
 _DEFAULTS = EngineConfig(model="")
 
 
@@ -56,13 +54,7 @@ def shape_of(model: StrataModel) -> Shape | None:
     return known(model.source.text)
 
 
-def judge(
-    model: StrataModel,
-    shape: Shape | None,
-    nodes: Sequence[StrataNode],
-    *,
-    serves_host_experts: bool = SERVES_HOST_EXPERTS,
-) -> Verdict:
+def judge(model: StrataModel, shape: Shape | None, nodes: Sequence[StrataNode]) -> Verdict:
     """``shape`` None: not known yet. ``nodes``: all that there are, whatever their cards."""
     matching: tuple[Candidate, ...] = ()
     if model.hardware.accelerator == "nvidia":
@@ -81,12 +73,12 @@ def judge(
             return _on_cpu(model, shape)
         if not matching:
             return Verdict(None, "NoInventory", "no node agent tells of a GPU; the engine judges when it starts")
-        return _on_cards(model, shape, matching, short, serves_host_experts)
+        return _on_cards(model, shape, matching, short)
     except StrataError as error:  # max_model_len beyond the checkpoint's positions
         return Verdict(False, "InvalidSettings", str(error))
 
 
-def least_vram_gib(model: StrataModel, *, serves_host_experts: bool = SERVES_HOST_EXPERTS) -> int | None:
+def least_vram_gib(model: StrataModel) -> int | None:
     """GiB of VRAM, as cards are called, below which the model cannot fit; None where that is not known.
 
     It follows from spec and shape alone, so that it can be asked of a node's labels.
@@ -94,17 +86,33 @@ def least_vram_gib(model: StrataModel, *, serves_host_experts: bool = SERVES_HOS
     shape = shape_of(model)
     if model.hardware.accelerator != "nvidia" or shape is None:
         return None
-    config = _config(model)
     try:
-        needed = _least_bytes(shape, config, with_experts=not serves_host_experts)
-    except StrataError:
+        return _least_gib(shape, _config(model), _host_budget(model))
+    except OptionError:
         return None
-    return max(1, ceil(needed / config.device.gpu_memory_utilization / GIB - 0.5))
+
+
+@lru_cache(maxsize=1024)
+def _least_gib(shape: Shape, config: EngineConfig, host_budget: int) -> int | None:
+    low, high = 0, MAX_VRAM_GIB  # cards so called: not the low one, maybe the high one
+    if not _holds(shape, config, host_budget, high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _holds(shape, config, host_budget, middle) else (middle, high)
+    return high
+
+
+def _holds(shape: Shape, config: EngineConfig, host_budget: int, vram_gib: int) -> bool:
+    """Whether the largest card of that name does, with nothing kept by the driver."""
+    most = vram_gib * GIB + GIB // 2 - 1
+    placed = place(shape, config, most, most)
+    return placed.problem is None and placed.host_bytes <= host_budget
 
 
 def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
-    memory = model.hardware.memory_bytes
-    found = _estimate(shape, _config(model), Machine(None, memory, Rates(device=0.0)))
+    machine = Machine(None, model.hardware.memory_bytes, Rates(device=0.0))
+    found = estimate(shape.config, _config(model), machine, expert_format=shape.expert_format)
     if found.fit.problem is not None:
         return Verdict(
             False, "NotEnoughMemory", f"spec.hardware.memory is {model.hardware.memory}: {found.fit.problem}"
@@ -121,7 +129,6 @@ def _on_cards(
     shape: Shape,
     matching: Iterable[Candidate],
     short: list[tuple[Candidate, Shortage]],
-    serves_host_experts: bool,
 ) -> Verdict:
     """``short``: those of the nodes that lack what the pod asks for beside the card."""
     plans: dict[str, dict[str, Any]] = {}  # by node
@@ -132,7 +139,7 @@ def _on_cards(
             continue
         facts = _facts(one)
         if facts not in known:
-            known[facts] = _on_card(model, shape, one, serves_host_experts)
+            known[facts] = _on_card(model, shape, one)
         lack, plan = known[facts]
         if lack is not None:
             short = [*short, (one, lack)]
@@ -156,48 +163,40 @@ def _copy_rate(node: StrataNode, gpu: Gpu) -> int | None:
     return next((one.megabytes_per_second for one in copies if one.uuid == gpu.uuid), None)
 
 
-def _on_card(
-    model: StrataModel, shape: Shape, one: Candidate, serves_host_experts: bool
-) -> tuple[Shortage | None, dict[str, Any]]:
+def _on_card(model: StrataModel, shape: Shape, one: Candidate) -> tuple[Shortage | None, dict[str, Any]]:
     """What is short on that node, or the plan there."""
-    machine = _machine(one.gpu, one.node, model, measured=False)
-    upper = _estimate(shape, _config(model), machine)
-    placed, parts = upper.fit, upper.parts
-    vram = placed.shared + placed.workspace + placed.kv
+    placed = place(shape, _config(model), one.gpu.vram_bytes, one.gpu.usable_vram_bytes)
     if placed.problem is not None:
-        return Shortage(VRAM, vram, placed.capacity, _what_fits(placed.problem)), {}
-    if placed.slots < parts.num_experts and not serves_host_experts:
-        needed, ways = _whole(shape, _config(model), machine)
-        return Shortage(VRAM, needed, placed.capacity, ways), {}
-    if placed.slots < parts.num_experts and placed.disk_experts:
-        needed = int(parts.experts / HOST_SHARE)
-        advice = "it is spec.hardware.hostMemory.pinned that holds experts: give it more"
-        return Shortage(f"{HOST_MEMORY} for experts", needed, _pinned_budget(model), advice), {}
-    beyond = int(placed.ram_experts * parts.expert)
+        return Shortage(VRAM, placed.vram_bytes, placed.plan.capacity_bytes, placed.problem), {}
+    budget = _host_budget(model)
+    if placed.host_bytes > budget:
+        return Shortage(
+            EXPERT_MEMORY, placed.host_bytes, budget, "raise spec.hardware.memory, or take a larger card"
+        ), {}
+    upper = placed.speed(_rates(one.gpu, one.node, measured=False), SHORT_CONTEXT)
     plan: dict[str, Any] = {
-        "vramBytes": vram + int(placed.slots * parts.expert),
-        "hostBytes": beyond,
+        "vramBytes": placed.vram_bytes,
+        "hostBytes": placed.host_bytes,
         "diskBytes": 0,
-        "limitingResource": upper.bounds[0].best.limit,
-        "upperBoundTokensPerSecond": round(upper.bounds[0].best.tokens_per_second),
+        "limitingResource": upper.limit,
+        "upperBoundTokensPerSecond": round(upper.tokens_per_second),
     }
     if one.node.status.calibration is not None:
-        expected = _estimate(shape, _config(model), _machine(one.gpu, one.node, model, measured=True))
-        plan["expectedTokensPerSecond"] = round(expected.bounds[-1].best.tokens_per_second)
+        expected = placed.speed(_rates(one.gpu, one.node, measured=True), placed.plan.max_model_len)
+        plan["expectedTokensPerSecond"] = round(expected.tokens_per_second)
     return None, plan
 
 
-def _pinned_budget(model: StrataModel) -> int:
-    """Host memory for experts: as asked for, else what the server leaves."""
+def _host_budget(model: StrataModel) -> int:
+    """Host memory for experts: as asked for, else what the engine may pin. It does not use reserved huge pages."""
     hardware = model.hardware
-    return hardware.pinned_bytes or max(0, hardware.memory_bytes - WORKING_SET_BYTES)
+    if hardware.pinned_bytes is not None and hardware.hugepages is None:
+        return hardware.pinned_bytes
+    return max(0, hardware.memory_bytes - HEADROOM_BYTES)
 
 
-def _machine(gpu: Gpu, node: StrataNode, model: StrataModel, *, measured: bool) -> Machine:
+def _rates(gpu: Gpu, node: StrataNode, *, measured: bool) -> Rates:
     """``measured``: with the bandwidths that the agent measured where it did, else with those of data sheets."""
-    # What the driver keeps is not the engine's to fill, however large its share.
-    vram = min(gpu.vram_bytes, int(gpu.usable_vram_bytes / _config(model).device.gpu_memory_utilization))
-    pinned = _pinned_budget(model)
     card = find_card(gpu.product.removeprefix("NVIDIA-"))
     generation, width = min(gpu.pcie.max_generation or 3, 5), gpu.pcie.max_width or 16
     pcie = pcie_gbps(f"{generation}.0x{width}") * 1e9
@@ -205,18 +204,19 @@ def _machine(gpu: Gpu, node: StrataNode, model: StrataModel, *, measured: bool) 
     calibration = node.status.calibration
     if measured and calibration is not None:
         pcie = (_copy_rate(node, gpu) or 0) * 1e6 or pcie
-        dram = (calibration.dram_megabytes_per_second or 0) * 1e6 or dram
-    return Machine(vram, pinned, Rates(device=card.vram_gbps * 1e9, pcie=pcie, dram=dram))
+        dram = (calibration.dram_megabytes_per_second or 0) * 1e6 or pcie
+    return Rates(device=card.vram_gbps * 1e9, pcie=pcie, dram=dram)
 
 
 def _config(model: StrataModel) -> EngineConfig:
     """The engine's settings as its command line will have them."""
     engine, scheduler, cache = model.engine, _DEFAULTS.scheduler, _DEFAULTS.cache
     share = float(engine.gpu_memory_utilization or _DEFAULTS.device.gpu_memory_utilization)
+    expert_vram = None if engine.expert_vram_gib is None else engine.expert_vram_gib * GIB
     return EngineConfig(
         model="",
         dtype=cast("Literal['bf16', 'int8', 'int4']", model.format),
-        device=DeviceConfig(gpu_memory_utilization=share),
+        device=DeviceConfig(gpu_memory_utilization=share, expert_vram_bytes=expert_vram),
         cache=CacheConfig(
             block_size=engine.block_size or cache.block_size,
             num_kv_tokens=engine.num_kv_tokens,
@@ -224,39 +224,6 @@ def _config(model: StrataModel) -> EngineConfig:
         scheduler=SchedulerConfig(
             max_model_len=engine.max_model_len,
             max_num_seqs=engine.max_num_seqs or scheduler.max_num_seqs,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
+            max_num_batched_tokens=engine.max_num_batched_tokens or scheduler.max_num_batched_tokens,
         ),
     )
-
-
-# Nodes are much alike, and models are judged again whenever a node changes: each question is answered once. An answer
-# for Qwen3-235B-A22B takes 0.15 s (one core of a Xeon of 2023, 2026-11-30).
-@lru_cache(maxsize=1024)
-def _estimate(shape: Shape, config: EngineConfig, machine: Machine) -> Estimate:
-    return estimate(shape.config, config, machine, expert_format=shape.expert_format)
-
-
-@lru_cache(maxsize=1024)
-def _least_bytes(shape: Shape, config: EngineConfig, *, with_experts: bool) -> int:
-    """Of a card, for one sequence."""
-    parts = weight_parts(shape.config, config.dtype, shape.expert_format)
-    weights = int(parts.total if with_experts else parts.shared)
-    plan = size_memory(shape.config, config, DeviceMemory("cuda", 0, 0), weights, KV_BYTES)
-    return plan.weight_bytes + plan.workspace_bytes + plan.kv_bytes
-
-
-@lru_cache(maxsize=1024)
-def _whole(shape: Shape, config: EngineConfig, machine: Machine) -> tuple[int, str]:
-    """Bytes that the device needs for the whole model and one sequence, and the planner's words on what would fit."""
-    weights = int(weight_parts(shape.config, config.dtype, shape.expert_format).total)
-    try:
-        plan_memory(shape.config, config, memory=machine.memory, weight_bytes=weights, element_bytes=KV_BYTES)
-    except StrataError as error:
-        return _least_bytes(shape, config, with_experts=True), _what_fits(str(error))
-    raise AssertionError("what the planner placed beside the card fits into it")
-
-
-def _what_fits(problem: str) -> str:
-    """The planner's advice in its words on a problem."""
-    _, lead, ways = problem.partition("What fits: ")
-    return lead + ways

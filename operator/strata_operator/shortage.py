@@ -10,6 +10,7 @@ from strata_operator.api.hardware import Hardware
 from strata_operator.inventory import Candidate
 
 VRAM, HOST_MEMORY, CPUS = "VRAM", "host memory", "CPUs"
+EXPERT_MEMORY = "host memory for the experts that the card does not hold"  # of the pod, whatever the node has
 _REASONS = {VRAM: "NotEnoughVram", CPUS: "NotEnoughCpus"}
 
 
@@ -44,7 +45,9 @@ def explain(short: Sequence[tuple[Candidate, Shortage]]) -> tuple[str, str]:
     """The reason and the message for nodes of which each lacks something; the one that lacks least comes first."""
     best, lack = min(short, key=lambda pair: (pair[1].needed - pair[1].available, pair[0].node.name))
     has = lack.amount(lack.available).removesuffix(f" of {lack.resource}")
-    parts = [f"needs {lack.amount(lack.needed, round_up=True)}; the best matching node, {best.node.name}, has {has}"]
+    name = best.node.name
+    where = f"the pod on {name}" if lack.resource == EXPERT_MEMORY else f"the best matching node, {name},"
+    parts = [f"needs {lack.amount(lack.needed, round_up=True)}; {where} has {has}"]
     others = sorted(f"{one.node.name} {other.amount(other.available)}" for one, other in short if one is not best)
     if others:
         parts.append(f"others: {listed(others)}")

@@ -54,7 +54,9 @@ def aim(
     Raises InvalidSpecError where the newest spec cannot be rendered.
     """
     newest = render(model, False)
-    revision, hold = revision_of(newest["Deployment"]), fit.trouble if model.wanted_replicas else None
+    revision = revision_of(newest["Deployment"])
+    # What runs already needs no leave to go on, and to stop needs no room.
+    hold = fit.trouble if model.wanted_replicas and _live_revision(observed) != revision else None
     trouble = _trouble_of(model, newest, revision, observed) if hold is None else None
     memory, look_again = rollout.after_look(Memory.of(status), revision, model.generation, trouble, status, now)
     if memory.failure is not None:
@@ -75,7 +77,9 @@ def aim(
 
 def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:
     """The goal, held up while a pod that serves would be stopped for one of which image or weights may be missing."""
-    if goal.hold is not None or rollout.starts_first(goal.model, goal.revision, observed, fit):
+    if goal.hold is not None or not goal.model.wanted_replicas:
+        return goal
+    if rollout.starts_first(goal.model, goal.revision, observed, fit):
         return goal
     node = preflight.node_to_try(goal.revision, observed)
     if node is None or goal.memory.passed == goal.revision:
@@ -87,6 +91,12 @@ def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Ren
     if found.state == "passed":
         return replace(goal, memory=replace(goal.memory, passed=goal.revision))
     return replace(goal, hold=preflight.hold(found, node), preflight_node=node if found.state == "absent" else None)
+
+
+def _live_revision(observed: Observed) -> str | None:
+    """What the Deployment's pods are made of now."""
+    deployment = observed.children.get("Deployment")
+    return deployment.rollout.revision if deployment is not None and deployment.rollout is not None else None
 
 
 def _trouble_of(model: StrataModel, newest: Children, revision: str, observed: Observed) -> Trouble | None:

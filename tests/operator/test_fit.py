@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from strata_operator.api.node import StrataNode
-from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
+from strata_operator.fit import HEADROOM_BYTES, Verdict, judge, least_vram_gib, shape_of
 from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object
 
 QWEN: dict[str, Any] = {
@@ -16,10 +16,14 @@ QWEN: dict[str, Any] = {
 }
 
 
-def verdict(*nodes: dict[str, Any], serves_host_experts: bool = False, **spec: Any) -> Verdict:
+# A model without experts: all of it has to be in the card.
+DENSE: dict[str, Any] = {"model": {"source": "hf://Qwen/Qwen3-8B"}, "quantization": {"format": "bf16"}}
+
+
+def verdict(*nodes: dict[str, Any], **spec: Any) -> Verdict:
     made = model(**{**copy.deepcopy(QWEN), **spec})
     parsed = [StrataNode.parse(obj) for obj in nodes]
-    return judge(made, shape_of(made), parsed, serves_host_experts=serves_host_experts)
+    return judge(made, shape_of(made), parsed)
 
 
 def test_what_fits_says_where_and_how_fast() -> None:
@@ -50,15 +54,15 @@ def test_without_a_calibration_nothing_is_expected() -> None:
     [
         pytest.param(
             [node_object("small", gpus=[gpu(vram_gib=16)]), node_object("tiny", gpus=[gpu(vram_gib=12)])],
-            {},
+            DENSE,
             "NotEnoughVram",
             [
-                "needs 18.",
+                "needs 17.",
                 "; the best matching node, small, has 14.4 GiB",
                 "others: tiny 10.8 GiB of VRAM",
                 "What fits: ",
             ],
-            id="the card is too small for all experts",
+            id="the card is too small",
         ),
         pytest.param(
             [node_object()],
@@ -97,9 +101,9 @@ def test_without_a_calibration_nothing_is_expected() -> None:
         ),
         pytest.param(
             [node_object("small", gpus=[gpu(vram_gib=16)]), node_object("poor", memory_gib=8)],
-            {},
+            DENSE,
             "NotEnoughVram",
-            ["needs 18.", "the best matching node, small", "others: poor 8.0 GiB of host memory"],
+            ["needs 1", "the best matching node, small", "others: poor 8.0 GiB of host memory"],
             id="each node lacks something else",
         ),
         pytest.param(
@@ -173,40 +177,71 @@ def test_a_cpu_model_fits_into_its_own_memory_whatever_the_nodes() -> None:
 
 
 def test_the_driver_s_part_of_the_card_is_not_filled() -> None:
-    """With 99 % of 24 GiB the driver's 450 MiB would be the engine's."""
-    nearly_all = {"maxModelLen": 8192, "maxNumSeqs": 1, "gpuMemoryUtilization": "1.0", "numKvTokens": 60_000}
+    nearly_all = {"maxModelLen": 8192, "maxNumSeqs": 1, "gpuMemoryUtilization": "1.0", "numKvTokens": 40_000}
     free = gpu(usableVramBytes=(24 << 30) - (12 << 20))
-    assert verdict(node_object(gpus=[free]), engine=nearly_all).fits is True
-    assert verdict(node_object(gpus=[gpu(usableVramBytes=22 << 30)]), engine=nearly_all).fits is False
+    assert verdict(node_object(gpus=[free]), **{**DENSE, "engine": nearly_all}).fits is True
+    kept = gpu(usableVramBytes=20 << 30)
+    assert verdict(node_object(gpus=[kept]), **{**DENSE, "engine": nearly_all}).fits is False
 
 
-def test_experts_beyond_the_card_need_a_pinned_budget_once_they_are_served() -> None:
-    small = node_object(gpus=[gpu(vram_gib=16)], memory_gib=64)
-    hardware = {**NVIDIA, "memory": None, "hostMemory": {"pinned": "20Gi"}}
-    found = verdict(small, serves_host_experts=True, hardware=hardware)
+def test_experts_beyond_the_card_are_in_host_memory() -> None:
+    small = node_object(gpus=[gpu(vram_gib=12)])
+    found = verdict(small)
     assert found.fits is True
     assert found.plan is not None
-    assert found.plan["hostBytes"] > 15 << 30
+    assert 5 << 30 < found.plan["hostBytes"] < 10 << 30
+    assert found.plan["vramBytes"] < 12 << 30
     assert found.plan["limitingResource"] == "experts from host memory"
-    short = verdict(small, serves_host_experts=True, hardware={**hardware, "hostMemory": {"pinned": "8Gi"}})
-    assert (short.fits, short.reason) == (False, "NotEnoughMemory")
-    assert "GiB of host memory for experts; the best matching node, gpu-1, has 8.0 GiB" in short.message
+    whole = verdict(node_object())
+    assert whole.plan is not None
+    assert found.plan["upperBoundTokensPerSecond"] < whole.plan["upperBoundTokensPerSecond"]
 
 
-@pytest.mark.parametrize("max_model_len", [4096, 8192, 16384])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        pytest.param({"memory": "4Gi"}, id="what the pod has but for the server's"),
+        pytest.param({"hostMemory": {"pinned": "3Gi"}, "memory": None}, id="as much as is asked for"),
+        pytest.param(
+            {"hostMemory": {"pinned": "48Gi", "hugepages": "2Mi"}, "memory": "4Gi"}, id="huge pages are not used"
+        ),
+    ],
+)
+def test_a_pod_with_too_little_host_memory_for_them(memory: dict[str, Any]) -> None:
+    small = node_object(gpus=[gpu(vram_gib=12)])
+    found = verdict(small, hardware={**NVIDIA, **memory})
+    assert (found.fits, found.reason) == (False, "NotEnoughMemory")
+    assert "for the experts that the card does not hold; the pod on gpu-1 has 3.0 GiB" in found.message
+    assert verdict(node_object(), hardware={**NVIDIA, **memory}).fits is True
+
+
+def test_experts_in_vram_may_be_fewer_than_there_is_room_for() -> None:
+    few = verdict(node_object(), engine={**QWEN["engine"], "expertVramGiB": 4})
+    assert few.plan is not None
+    assert few.plan["hostBytes"] > 11 << 30
+
+
+def test_what_is_left_to_the_server_is_what_the_engine_leaves() -> None:
+    from strata.memory.host import HEADROOM
+
+    assert HEADROOM_BYTES == HEADROOM
+
+
+@pytest.mark.parametrize("max_model_len", [4096, 16384])
 @pytest.mark.parametrize("share", ["0.80", "0.95"])
-def test_the_least_card_is_the_least_that_fits(max_model_len: int, share: str) -> None:
+@pytest.mark.parametrize("spec", [DENSE, {}, {"hardware": {**NVIDIA, "memory": "8Gi"}}], ids=["dense", "all", "some"])
+def test_the_least_card_is_the_least_that_fits(max_model_len: int, share: str, spec: dict[str, Any]) -> None:
     """What is asked of labels agrees with what is judged of an inventory."""
     engine = {"maxModelLen": max_model_len, "maxNumSeqs": 1, "gpuMemoryUtilization": share}
-    least = least_vram_gib(model(**{**QWEN, "engine": engine}))
+    least = least_vram_gib(model(**{**QWEN, **spec, "engine": engine}))
     assert least is not None
 
     def fits(vram_gib: float) -> bool | None:
         whole = gpu(vramBytes=int(vram_gib * (1 << 30)), usableVramBytes=int(vram_gib * (1 << 30)))
-        return verdict(node_object(gpus=[whole]), engine=engine).fits
+        return verdict(node_object(gpus=[whole]), **{**spec, "engine": engine}).fits
 
-    assert fits(least + 0.5) is True  # the largest card that is called so
-    assert fits(least - 0.51) is False
+    assert fits(least + 0.499) is True  # the largest card that is called so
+    assert fits(least - 0.501) is False
 
 
 def test_the_least_card_is_not_known_of_what_is_not() -> None:
@@ -217,4 +252,4 @@ def test_the_least_card_is_not_known_of_what_is_not() -> None:
 
 def test_a_message_does_not_depend_on_the_order_of_nodes() -> None:
     small, tiny = node_object("small", gpus=[gpu(vram_gib=16)]), node_object("tiny", gpus=[gpu(vram_gib=12)])
-    assert verdict(small, tiny) == verdict(tiny, small)
+    assert verdict(small, tiny, **DENSE) == verdict(tiny, small, **DENSE)

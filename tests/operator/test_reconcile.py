@@ -112,8 +112,10 @@ def test_idle_reads_nothing() -> None:
     assert world.client.calls == []
 
 
+# 17 GiB, all of it in the card.
 QWEN: dict[str, Any] = {
-    "model": {"source": "hf://Qwen/Qwen3-30B-A3B"},
+    "model": {"source": "hf://Qwen/Qwen3-8B"},
+    "quantization": {"format": "bf16"},
     "engine": {"maxModelLen": 8192, "maxNumSeqs": 4},
     "hardware": {**NVIDIA, "gpus": ["RTX4090"]},
 }
@@ -174,7 +176,7 @@ def test_what_runs_goes_on_when_a_new_spec_fits_nowhere() -> None:
     world.nodes.put("StrataNode", node_object("large"))
     world.run()
     before = world.client.objects["Deployment", *KEY]["spec"]
-    world.model["spec"]["quantization"] = {"format": "bf16"}
+    world.model["spec"]["engine"] = {"numKvTokens": 400_000}
     world.change(generation=2)
     world.run()
     assert world.client.objects["Deployment", *KEY]["spec"] == before
@@ -478,6 +480,26 @@ def test_a_flood_of_refused_pods_is_stopped_and_tried_again_later() -> None:
     assert world.client.writes() == []
     world.now = CREATED + timedelta(seconds=300)
     world.run()
+    assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 1
+
+
+def test_to_stop_needs_no_preflight() -> None:
+    world = one_card_world()
+    world.model["spec"] = {**GPU, "quantization": {"format": "int8"}, "replicas": 0}
+    world.change(generation=3)
+    world.run()
+    assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 0
+
+
+def test_what_runs_may_be_scaled_though_it_would_not_fit_any_more() -> None:
+    world = World(**{**QWEN, "replicas": 2})
+    world.nodes.put("StrataNode", node_object("large"))
+    world.run()
+    world.nodes.put("StrataNode", node_object("large", gpus=[], version=2))
+    world.model["spec"] = {**QWEN, "replicas": 1}
+    world.change(generation=2)
+    world.run()
+    assert world.condition("Fits")["status"] == "False"
     assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 1
 
 

@@ -16,7 +16,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 # Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
 # engine's flag acts.
 NOT_SERVED = {"pipelineDepth": "1", "cpuRoutingThreads": "0", "prefetch.probability": "0"}
-_NO_OFFLOAD = "this version does not serve experts from host memory, so all of them must fit where the model runs"
+_WHY_NOT = "this version does not act on it: the GPU itself reads the experts that are in host memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Engine:
     num_kv_tokens: int | None = None  # tokens that the KV cache holds
     gpu_memory_utilization: str | None = None  # decimal share of the GPU's memory, as text: floats do not round-trip
     max_waiting: int | None = None  # requests that may queue
+    expert_vram_gib: int | None = None  # of the card's memory for routed experts; the others are in host memory
     load_stall_seconds: int | None = None  # without progress of loading, before the engine ends as failed
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
@@ -61,6 +62,7 @@ class Engine:
             num_kv_tokens=fields.get("numKvTokens", int),
             gpu_memory_utilization=fields.decimal("gpuMemoryUtilization", 0.1, 1.0),
             max_waiting=fields.get("maxWaiting", int),
+            expert_vram_gib=fields.get("expertVramGiB", int),
             load_stall_seconds=fields.get("loadStallSeconds", int),
             tool_call_parser=fields.choice_or_none("toolCallParser", TOOL_PARSERS),
             reasoning_parser=fields.choice_or_none("reasoningParser", REASONING_PARSERS),
@@ -79,4 +81,4 @@ def _served(name: str, value: T | None) -> T | None:
     only = NOT_SERVED.get(name)
     if value is None or only is None or float(value) == float(only):
         return value
-    raise NotServedError(f"spec.engine.{name} is {value}: {_NO_OFFLOAD}. Set {only}, or leave it out")
+    raise NotServedError(f"spec.engine.{name} is {value}: {_WHY_NOT}. Set {only}, or leave it out")

@@ -64,9 +64,9 @@ class StrataModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is accepted, and acts in part only."""
-        if self.hardware.pinned_bytes is None:
+        if self.hardware.hugepages is None:
             return ()
-        return ("hostMemory sizes the pods; this version's engine does not keep experts there",)
+        return ("huge pages are reserved for the pods, and this version's engine does not use them",)
 
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> StrataModel:

@@ -103,14 +103,16 @@ def test_one_budget_of_memory(hardware: dict[str, Any], memory: str, hugepages: 
 
 def test_what_acts_in_part_only_is_told() -> None:
     assert model().notes == ()
-    (note,) = model(hardware={"accelerator": "nvidia", "cpu": 4, "hostMemory": {"pinned": "48Gi"}}).notes
-    assert "does not keep experts there" in note
+    pinned = {"accelerator": "nvidia", "cpu": 4, "hostMemory": {"pinned": "48Gi"}}
+    assert model(hardware=pinned).notes == ()
+    (note,) = model(hardware={**pinned, "hostMemory": {"pinned": "48Gi", "hugepages": "2Mi"}}).notes
+    assert "engine does not use them" in note
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"engine": {"pipelineDepth": 8}}, "spec.engine.pipelineDepth is 8: this version does not serve experts from"),
+        ({"engine": {"pipelineDepth": 8}}, "spec.engine.pipelineDepth is 8: this version does not act on it"),
         ({"engine": {"cpuRoutingThreads": 8}}, "spec.engine.cpuRoutingThreads is 8: .* Set 0, or leave it out"),
         ({"engine": {"prefetch": {"probability": "0.85"}}}, "spec.engine.prefetch.probability is 0.85"),
         ({"cache": {"keepWarm": True}}, "spec.cache.keepWarm is true"),
