@@ -13,7 +13,6 @@ from strata.plan.memory import DeviceMemory, MemoryPlan, plan_memory, size_memor
 from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.plan.speed import Rates, Roofline, Shares, roofline, step_bytes
-from strata.plan.step import with_step_tokens
 
 ELEMENT_BYTES = 2  # of KV cache and activations: bf16
 _FITS = "What fits: "
@@ -24,7 +23,7 @@ class Placed:
     """``problem``: what would let the model fit, in the planner's words; None where it does."""
 
     shape: Shape
-    config: EngineConfig  # with the tokens of a step as they suit the card
+    config: EngineConfig
     parts: WeightParts
     plan: MemoryPlan
     experts: ExpertPlacement | None  # None: the model has no experts
@@ -63,7 +62,6 @@ def place(shape: Shape, config: EngineConfig, total_bytes: int, available_bytes:
     """Onto a card with so much memory, of which so much is not the driver's. Raises OptionError for a ``max_model_len``
     beyond the checkpoint's positions."""
     memory = DeviceMemory("cuda", total_bytes, available_bytes)
-    config = with_step_tokens(config, "cuda", total_bytes)
     parts = weight_parts(shape.config, config.dtype, shape.expert_format)
     experts = _experts(shape, parts)
     placed, weights = None, ceil(parts.shared)
