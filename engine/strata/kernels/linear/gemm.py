@@ -57,7 +57,9 @@ def dequantize(weight: Weight, begin: int, end: int) -> Tensor:
 
 
 def _codes(weight: Weight) -> Tensor:
-    return weight.codes.view(torch.int8) if weight.kind == "int8" else weight.codes
+    codes = weight.codes.view(torch.int8) if weight.kind == "int8" else weight.codes
+    assert codes.numel() < 1 << 31, f"kernels count codes in 32 bits, and {weight.rows} x {weight.cols} has more"
+    return codes
 
 
 def finish(partials: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,6 @@ A launch is looked up by its shape, else it follows a rule that fits the measure
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from strata.kernels.launch import capability
 
@@ -37,7 +36,6 @@ MEASURED = {
 }
 
 
-@cache
 def few_rows(rows: int, cols: int, tokens: int, gated: bool) -> FewRows:
     """``tokens``: 1, 2, 4 or 8. A program of a gated product has the 32 rows of a group."""
     if gated:  # 24576 x 4096, one row: 17.1 us, 80 %
@@ -62,7 +60,6 @@ class ManyRows:
 PROGRAMS = 256  # at least, where the columns can be split: an H200 has 132 cores, which hold two or three each
 
 
-@cache
 def many_rows(kind: str, rows: int, tokens: int) -> ManyRows:
     """32 rows x of Qwen3-8B: qkv 18.0, o 10.9, gate and up 51, down 31 microseconds, 19 to 27 % of 4.24 TB/s."""
     block_tokens = next(size for size in (16, 32, 64, 128) if tokens <= size or size == 128)
