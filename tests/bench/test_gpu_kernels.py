@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from strata.bench.gpu_kernels import HEADER, QWEN3_8B, Measurement, Product, line, run
+from strata.bench.gpu_kernels import QWEN3_8B, Product, run
+from strata.bench.gpu_time import HEADER, Measurement, line
 from strata.errors import HardwareError, OptionError
 
 

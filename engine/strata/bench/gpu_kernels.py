@@ -1,28 +1,24 @@
 """How fast a GPU multiplies with a model's dense matrices, beside how fast it reads its memory at all.
 
 Decoding reads each matrix once, so for few tokens a product is as good as the share of the memory's bandwidth that it
-reaches. Launches are replayed as a CUDA graph, as decode steps are, over copies of the matrix that no cache holds.
+reaches.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import read_bandwidth
-from strata.errors import HardwareError, OptionError
+from strata.bench.gpu_time import Measurement, copies, gpu, seconds
+from strata.errors import OptionError
 
 if TYPE_CHECKING:
     from strata.kernels.matrix import Matrix
 
 OPERATIONS = ("product", "add", "gated")
 DTYPES = ("int4", "int8", "mxfp4", "bf16")
-LAUNCHES = 40  # in a graph, at least
-REPLAYS = 9
-CACHES = 4  # times the GPU's cache that the copies of a matrix fill
 _TORCH = {"U8": "uint8", "I8": "int8", "F16": "float16", "BF16": "bfloat16"}
 _MXFP4_SCALES = (118, 122)  # 2^-9 to 2^-6
 
@@ -64,42 +60,18 @@ QWEN3_8B = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Rates in bytes a second."""
-
-    product: str
-    tokens: int
-    seconds: float  # of one launch
-    rate: float  # at which the matrix is read
-    flops: float  # multiplications and additions a second
-    read: float  # plain reads of the GPU's memory
-
-    @property
-    def share(self) -> float:
-        return self.rate / self.read
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {**asdict(self), "share": self.share}
-
-
 def run(products: Sequence[Product], tokens: Sequence[int]) -> Iterator[Measurement]:
     """Measure each with each, one after another, on the current GPU. Raises HardwareError without one."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise HardwareError("no NVIDIA GPU that torch can use; without --device cuda the CPU is measured")
-    device = torch.device("cuda")
+    device = gpu()
     read = read_bandwidth(device)
     for product in products:
         matrices = _matrices(product, device)
         num_bytes = sum(part.nbytes for part in matrices[0].parts.values())
         steps = [_step(product, matrix) for matrix in matrices]
         for count in tokens:
-            seconds = _seconds(steps, _inputs(product, count, device))
+            time = seconds(steps, _inputs(product, count, device))
             operations = 2 * count * product.rows * product.cols
-            yield Measurement(str(product), count, seconds, num_bytes / seconds, operations / seconds, read)
+            yield Measurement(str(product), count, time, num_bytes / time, operations / time, read)
 
 
 def _matrices(product: Product, device: Any) -> list[Matrix]:
@@ -111,7 +83,6 @@ def _matrices(product: Product, device: Any) -> list[Matrix]:
 
     parts = quant.get(product.dtype).parts(product.rows, product.cols)
     num_bytes = quant.get(product.dtype).num_bytes(product.rows, product.cols)
-    cache = torch.cuda.get_device_properties(device).L2_cache_size
 
     def random(name: str) -> Any:
         dtype = getattr(torch, _TORCH[parts[name].dtype])
@@ -120,8 +91,7 @@ def _matrices(product: Product, device: Any) -> list[Matrix]:
         low, high = _MXFP4_SCALES if (product.dtype, name) == ("mxfp4", "scales") else (0, 127)
         return torch.randint(low, high, parts[name].shape, device=device, dtype=dtype)
 
-    copies = max(2, math.ceil(CACHES * cache / num_bytes))
-    return [Matrix(product.dtype, {name: random(name) for name in parts}) for _ in range(copies)]
+    return [Matrix(product.dtype, {name: random(name) for name in parts}) for _ in range(copies(num_bytes, device))]
 
 
 def _step(product: Product, matrix: Matrix) -> Callable[..., Any]:
@@ -146,45 +116,3 @@ def _inputs(product: Product, tokens: int, device: Any) -> tuple[Any, Any]:
     x = torch.randn(tokens, product.cols, device=device)
     rounded = wants_quantized(tokens) and product.dtype != "bf16"
     return quantize_rows(x) if rounded else x.bfloat16(), torch.zeros(tokens, product.rows, device=device)
-
-
-def _seconds(steps: Sequence[Callable[..., Any]], inputs: tuple[Any, Any]) -> float:
-    """The median of several replays, for one launch."""
-    import torch
-
-    rounds = math.ceil(LAUNCHES / len(steps))
-
-    def launch() -> None:
-        for _ in range(rounds):
-            for step in steps:
-                step(*inputs)
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # compiles
-        launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        launch()
-    graph.replay()
-    times = []
-    for _ in range(REPLAYS):
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        began.record()
-        graph.replay()
-        ended.record()
-        ended.synchronize()
-        times.append(began.elapsed_time(ended) / 1e3)
-    return statistics.median(times) / rounds / len(steps)
-
-
-HEADER = "product                       tokens        µs   GB/s   read  share  TFLOP/s"
-
-
-def line(found: Measurement) -> str:
-    """A line of the table under ``HEADER``."""
-    return (
-        f"{found.product:<29} {found.tokens:>6} {found.seconds * 1e6:>9.2f} {found.rate / 1e9:>6.0f}"
-        f" {found.read / 1e9:>6.0f} {found.share:>6.2f} {found.flops / 1e12:>8.1f}"
-    )

@@ -1,9 +1,10 @@
-"""`strata bench kernels`: how near the CPU's expert kernels, or a GPU's products, come to what memory allows."""
+"""`strata bench kernels`: how near the kernels of CPU or GPU come to what memory allows."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from itertools import chain
 
 from strata.cli.arguments import listed, require, whole
 from strata.errors import OptionError
@@ -16,9 +17,10 @@ EPILOG = f"""examples:
 {EXAMPLE}\
   strata bench kernels --dtype mxfp4 --hidden-size 2880 --intermediate-size 2880 --experts-per-token 4
   strata bench kernels --device cuda --tokens 1,32 --products gated:int4:24576x4096
+  strata bench kernels --device cuda --attention 32/8/128:32x4095+1,32/8/128:1x0+8192
 
-The default shape is Qwen3-30B-A3B's; the products are Qwen3-8B's. GB/s are those of the weights; `read` is a plain read
-of the same memory.
+The default shape is Qwen3-30B-A3B's, attention's too; the products are Qwen3-8B's. GB/s are those of the weights, or of
+keys and values; `read` is a plain read of the same memory.
 """
 
 
@@ -26,9 +28,9 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Declare the measurement and its options."""
     parser = kinds.add_parser(
         "kernels",
-        help="the CPU's expert kernels, or a GPU's products, beside how fast it reads memory",
+        help="the CPU's expert kernels, or a GPU's products and attention, beside how fast it reads memory",
         description="Measure the CPU's expert kernels on experts in random order, or with --device cuda a GPU's "
-        "products with dense matrices, beside plain reads of memory.",
+        "products with dense matrices and its attention, beside plain reads of memory.",
         epilog=EPILOG,
     )
     parser.set_defaults(run=run)
@@ -74,7 +76,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     how.add_argument(
         "--tokens", type=listed(whole(1)), default=(1,), metavar="N,N,...", help="tokens at once (default: 1)"
     )
-    gpu = parser.add_argument_group("a GPU's products")
+    gpu = parser.add_argument_group("a GPU")
     gpu.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what is measured (default: cpu)")
     gpu.add_argument(
         "--products",
@@ -82,6 +84,13 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default=(),
         metavar="P,P,...",
         help="OPERATION:DTYPE:ROWSxCOLS each; product, add (to the residual), gated (a pair of matrices, SwiGLU)",
+    )
+    gpu.add_argument(
+        "--attention",
+        type=listed(str),
+        default=(),
+        metavar="A,A,...",
+        help="HEADS/KV_HEADS/HEAD_DIM:SEQSxCONTEXT+NEW each: new tokens of sequences after their context",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
 
@@ -113,16 +122,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_gpu(arguments: argparse.Namespace) -> int:
-    from strata.bench import gpu_kernels
+    from strata.bench import gpu_attention, gpu_kernels, gpu_time
 
-    products = [gpu_kernels.Product.parse(text) for text in arguments.products] or gpu_kernels.QWEN3_8B
-    found = gpu_kernels.run(products, arguments.tokens)
+    products = [gpu_kernels.Product.parse(text) for text in arguments.products]
+    attention = [gpu_attention.Attention.parse(text) for text in arguments.attention]
+    if not products and not attention:
+        products, attention = list(gpu_kernels.QWEN3_8B), list(gpu_attention.QWEN3_30B)
+    found = chain(gpu_kernels.run(products, arguments.tokens), gpu_attention.run(attention))
     if arguments.json:
         print(json.dumps([one.as_dict() for one in found], indent=1))
         return 0
-    print(gpu_kernels.HEADER, flush=True)
+    print(gpu_time.HEADER, flush=True)
     for one in found:
-        print(gpu_kernels.line(one), flush=True)
+        print(gpu_time.line(one), flush=True)
     return 0
 
 
