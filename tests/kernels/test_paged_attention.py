@@ -102,6 +102,24 @@ def _pad(turn: Tensor) -> Tensor:
     return functional.pad(turn, (0, 0, 0, 0, 0, 2), value=torch.nan)
 
 
+@pytest.mark.parametrize("spans", [MIXED, [(0, 21)], [(7, 1), (30, 1), (0, 18)]], ids=str)
+@pytest.mark.parametrize("window", [None, 23])
+def test_sequences_without_new_tokens_change_nothing(
+    machine: Machine, spans: list[tuple[int, int]], window: int | None
+) -> None:
+    """A graph has room for more sequences than a step may have, and for more new tokens of one."""
+    step = make_step(spans, 6, 2, window=window)
+    batch = step.batch
+    padded = replace(
+        batch,
+        tables=functional.pad(batch.tables, (0, 3, 0, 4)),
+        lengths=functional.pad(batch.lengths, (0, 4)),
+        starts=functional.pad(batch.starts, (0, 4), value=len(step.qkv)),
+        max_query=len(step.qkv),
+    )
+    check(machine, replace(step, batch=padded))
+
+
 def test_a_row_does_not_depend_on_the_others(machine: Machine) -> None:
     step = make_step([(20, 1), (33, 1), (40, 1)])
     qkv, lengths = step.qkv.clone(), step.batch.lengths.clone()

@@ -31,7 +31,9 @@ def _attend(
     starts = batch.starts.tolist()
     groups = []
     for i, length in enumerate(batch.lengths.tolist()):
-        assert length > 0 or starts[i + 1] - starts[i] == 1, "a row that fills up is one row"
+        if starts[i] == starts[i + 1]:
+            continue  # a sequence that has no new tokens in this step
+        assert length > 0 or starts[i + 1] - starts[i] == 1, "a row that fills up a decode step is one row"
         blocks = batch.tables[i, : -(-length // cache.shape[1])].long()
         sizes = torch.zeros(1, dtype=torch.int64), torch.tensor([length])
         groups.append(AttentionGroup(starts[i], starts[i + 1], 1, blocks, *sizes, kv_len=length))

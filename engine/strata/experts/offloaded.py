@@ -42,6 +42,8 @@ class _Layer:
 class Offloaded(SelfContained):
     """The first experts of each layer in VRAM, as many as ``placement`` says."""
 
+    max_captured = STREAMED_TOKENS - 1  # what is streamed ahead is decided on the host
+
     def __init__(
         self, layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device
     ) -> None:

@@ -124,7 +124,7 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     tokens, seqs = config.scheduler.step_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
-    activations = tokens * (4 * model.hidden_size + _feed_forward_elements(model) + 2 * heads * model.head_dim)
+    of_token = 4 * model.hidden_size + _feed_forward_elements(model) + 2 * heads * model.head_dim
     logits = seqs * model.vocab_size
     # float32, sorted with int64 indices, probabilities and their sums; before that, a copy and what adjusts it.
     sampling = max(logits * (4 + 4 + 8 + 4 + 8), logits * (4 + 4) + min(logits, MAX_ADJUSTED) * ADJUSTED_BYTES)
@@ -133,8 +133,9 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     attention = _attention_elements(model, config, length, device)
     graphs = 0
     if device == "cuda":
-        graphs = capture_bytes(model, seqs) + config.cache.block_size * kv_token_bytes(model, element_bytes)
-    return (activations + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs
+        graphs = capture_bytes(model, seqs, tokens, of_token * element_bytes)
+        graphs += config.cache.block_size * kv_token_bytes(model, element_bytes)
+    return (tokens * of_token + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs
 
 
 def _feed_forward_elements(model: ModelConfig) -> int:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
+from strata.runner.tables import BlockTables
 from strata.scheduler.batch import Batch
 
 
@@ -30,11 +31,10 @@ class DecodeInputs:
         self._block_size = block_size
         self._spare_slot = spare_block * block_size
         self._device = device
-        width = -(-max_model_len // block_size)
-        self._row_bytes = 4 * width
+        self._tables = BlockTables(max_rows, max_model_len, block_size)
         # What comes from the host: token ids, positions, slots and sources; lengths; tables. In this order all are
         # aligned, and one copy takes the front.
-        self._sizes = (4 * 8 * max_rows, 4 * max_rows, self._row_bytes * max_rows)
+        self._sizes = (4 * 8 * max_rows, 4 * max_rows, self._tables.num_bytes)
         self._tables_at = self._sizes[0] + self._sizes[1]
         fed_bytes = 8 * max_fed
         static = torch.zeros(fed_bytes + sum(self._sizes), dtype=torch.uint8, device=device)
@@ -45,10 +45,8 @@ class DecodeInputs:
         wide, lengths, tables = self._from_host.split(self._sizes)
         _, self._positions, self._slots, self._sources = wide.view(torch.int64).view(4, max_rows).unbind(0)
         self._lengths = lengths.view(torch.int32)
-        self._tables = tables.view(torch.int32).view(max_rows, width)
+        self._device_tables = tables.view(torch.int32).view(max_rows, -1)
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
-        self._host_tables = np.zeros((max_rows, width), dtype=np.int32)
-        self._written: list[tuple[int, ...]] = [()] * max_rows  # the blocks of each row of the table
 
     def token_ids(self, num_rows: int) -> Tensor:
         """int64 [num_rows], gathered anew at each call."""
@@ -59,7 +57,7 @@ class DecodeInputs:
         return PagedBatch(
             self._positions[:num_rows],
             self._slots[:num_rows],
-            self._tables[:num_rows],
+            self._device_tables[:num_rows],
             self._lengths[:num_rows],
             self._starts[: num_rows + 1],
             max_query=1,
@@ -70,8 +68,8 @@ class DecodeInputs:
         the tokens that the step before drew, -1 for none."""
         sequences, block_size = batch.sequences, self._block_size
         num_seqs = len(sequences)
-        with_tables = self._write_tables(batch)
-        size = self._tables_at + (self._row_bytes * num_seqs if with_tables else 0)
+        with_tables = self._tables.write([sequence.block_ids for sequence in sequences])
+        size = self._tables_at + (self._tables.row_bytes * num_seqs if with_tables else 0)
         # Pinned memory of its own for each step: an earlier copy may still be on its way.
         packed = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         host = packed.numpy()
@@ -92,18 +90,7 @@ class DecodeInputs:
         lengths[num_seqs:num_rows] = 0
         lengths[:num_seqs] = positions[:num_seqs] + 1
         if with_tables:
-            host[self._tables_at :].view(np.int32)[:] = self._host_tables[:num_seqs].reshape(-1)
+            host[self._tables_at :].view(np.int32)[:] = self._tables.first(num_seqs)
         if feed is not None:
             torch.clamp(feed, min=0, out=self._fed[: len(feed)])
         self._from_host[:size].copy_(packed, non_blocking=True)
-
-    def _write_tables(self, batch: Batch) -> bool:
-        """Bring the host's tables up to date; False if nothing changed."""
-        changed = False
-        for row, sequence in enumerate(batch.sequences):
-            blocks = sequence.block_ids
-            if blocks is not self._written[row]:
-                self._host_tables[row, : len(blocks)] = blocks
-                self._written[row] = blocks
-                changed = True
-        return changed

@@ -16,13 +16,14 @@ from strata.kernels.layer import Kernels, kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.decoder import Decoder
-from strata.plan.capture import capture_sizes
+from strata.plan.capture import capture_sizes, mixed_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
-from strata.runner.graphs import DecodeGraphs, on_card
+from strata.runner.graphs import StepGraphs, on_card
 from strata.runner.inputs import build_inputs
+from strata.runner.mixed import MixedInputs
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import warm_up_steps
@@ -46,10 +47,10 @@ class Runner:
         plan: MemoryPlan,
         pool: KVPool,
         tuners: ThreadTuners | None = None,
-        graphs: DecodeGraphs | None = None,
+        graphs: StepGraphs | None = None,
     ) -> None:
-        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the decode
-        steps that they take."""
+        """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the steps
+        that they are large enough for."""
         self.model = model
         self.vocab_size = vocab_size
         self.device = device.torch_device
@@ -71,8 +72,8 @@ class Runner:
         """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
 
         progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights; on a
-        card also with the tokens of "capture", in which decode steps become CUDA graphs, and "warm up", in which the
-        kernels of all others are built.
+        card also with the tokens of "capture", in which steps become CUDA graphs, and "warm up", in which the kernels
+        of all others are built.
         ``compute_dtype``: of activations and KV cache; float32 is for checks against a reference. Raises HardwareError
         when the device is not there or too small (before the weights are read, if it can be known), OptionError for
         settings out of range, CheckpointError for weights that are damaged or not supported.
@@ -155,8 +156,8 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, batch: Batch, feed: Tensor | None) -> StepResult:
-        if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.run(batch, feed)
+        if self._graphs is not None and (result := self._graphs.run(batch, feed)) is not None:
+            return result
         hidden, sampled, num_sampled = self._forward(batch, feed)
         if num_sampled == 0:
             return StepResult(
@@ -261,13 +262,15 @@ def _make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
 @torch.inference_mode()
 def _capture(
     model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
-) -> DecodeGraphs:
+) -> StepGraphs:
+    lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks), device.torch_device
     most = None if model.tier is None else model.tier.max_captured
     sizes = capture_sizes(max_num_seqs if most is None else min(max_num_seqs, most))
-    inputs = DecodeInputs(
-        max(sizes), max_num_seqs, plan.max_model_len, plan.block_size, plan.num_blocks, device.torch_device
-    )
-    graphs = DecodeGraphs(model, pool, inputs, sizes, on_card(device.torch_device))
+    decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where), sizes
+    mixed = None
+    if most is None and (larger := mixed_sizes(plan.step_tokens, plan.max_model_len)):
+        mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where), larger
+    graphs = StepGraphs(model, pool, decode, mixed, on_card(where))
     with out_of_memory(device):
         graphs.capture(progress)
     return graphs
