@@ -88,6 +88,7 @@ class Service:
 
     async def close(self) -> None:
         """End the engine and what waits for it."""
+        self._error = self.error  # which an engine that is closed no longer tells
         await self.engine.close()
         if self._loading is not None:
             await self._loading
