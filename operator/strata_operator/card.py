@@ -14,6 +14,8 @@ from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.plan.speed import Rates, Roofline, Shares, roofline, step_bytes
 
+# Formats of which VRAM is a cache where not all experts fit (strata.kernels.misses): host memory then holds all of them.
+CACHED_FORMATS = ("int4", "mxfp4")
 ELEMENT_BYTES = 2  # of KV cache and activations: bf16
 _FITS = "What fits: "
 
@@ -36,7 +38,7 @@ class Placed:
 
     @property
     def host_bytes(self) -> int:
-        """Of pinned host memory: the experts that the card does not hold."""
+        """Of pinned host memory, for experts."""
         return self.experts.host_bytes if self.experts is not None else 0
 
     def speed(self, rates: Rates, context: int) -> Roofline:
@@ -73,6 +75,7 @@ def place(shape: Shape, config: EngineConfig, total_bytes: int, available_bytes:
             experts=experts,
             shared_bytes=weights,
             element_bytes=ELEMENT_BYTES,
+            cached=(shape.expert_format or config.dtype) in CACHED_FORMATS,
         )
         weights += placed.vram_bytes
     plan = size_memory(shape.config, config, memory, weights, ELEMENT_BYTES)

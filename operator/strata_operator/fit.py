@@ -25,6 +25,7 @@ from strata_operator.shortage import EXPERT_MEMORY, VRAM, Shortage, explain, lis
 
 # What the engine leaves of a pod's memory to itself when it pins the rest for experts (strata.memory.host).
 HEADROOM_BYTES = 1 << 30
+DRAM_GBPS = 100  # of a host whose agent has not measured it: two channels of DDR5 at its fastest
 MAX_VRAM_GIB = 512  # no card has more
 SHORT_CONTEXT = 1024
 _DEFAULTS = EngineConfig(model="")
@@ -200,12 +201,13 @@ def _rates(gpu: Gpu, node: StrataNode, *, measured: bool) -> Rates:
     card = find_card(gpu.product.removeprefix("NVIDIA-"))
     generation, width = min(gpu.pcie.max_generation or 3, 5), gpu.pcie.max_width or 16
     pcie = pcie_gbps(f"{generation}.0x{width}") * 1e9
-    dram = pcie
-    calibration = node.status.calibration
-    if measured and calibration is not None:
+    dram, calibration = DRAM_GBPS * 1e9, node.status.calibration
+    if calibration is not None and calibration.dram_megabytes_per_second is not None:
+        dram = calibration.dram_megabytes_per_second * 1e6
+    if measured:
         pcie = (_copy_rate(node, gpu) or 0) * 1e6 or pcie
-        dram = (calibration.dram_megabytes_per_second or 0) * 1e6 or pcie
-    return Rates(device=card.vram_gbps * 1e9, pcie=pcie, dram=dram)
+    # The CPU computes experts at no more than what its memory gives.
+    return Rates(device=card.vram_gbps * 1e9, pcie=pcie, cpu=dram, dram=dram)
 
 
 def _config(model: StrataModel) -> EngineConfig:

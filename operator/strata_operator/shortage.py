@@ -10,7 +10,7 @@ from strata_operator.api.hardware import Hardware
 from strata_operator.inventory import Candidate
 
 VRAM, HOST_MEMORY, CPUS = "VRAM", "host memory", "CPUs"
-EXPERT_MEMORY = "host memory for the experts that the card does not hold"  # of the pod, whatever the node has
+EXPERT_MEMORY = "host memory for experts"  # of the pod, whatever the node has
 _REASONS = {VRAM: "NotEnoughVram", CPUS: "NotEnoughCpus"}
 
 

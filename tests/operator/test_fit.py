@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from strata_operator.api.node import StrataNode
+from strata_operator.card import CACHED_FORMATS
 from strata_operator.fit import HEADROOM_BYTES, Verdict, judge, least_vram_gib, shape_of
 from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object
 
@@ -189,7 +190,7 @@ def test_experts_beyond_the_card_are_in_host_memory() -> None:
     found = verdict(small)
     assert found.fits is True
     assert found.plan is not None
-    assert 5 << 30 < found.plan["hostBytes"] < 10 << 30
+    assert 15 << 30 < found.plan["hostBytes"] < 17 << 30  # all of them: VRAM is a cache
     assert found.plan["vramBytes"] < 12 << 30
     assert found.plan["limitingResource"] == "experts from host memory"
     whole = verdict(node_object())
@@ -211,7 +212,7 @@ def test_a_pod_with_too_little_host_memory_for_them(memory: dict[str, Any]) -> N
     small = node_object(gpus=[gpu(vram_gib=12)])
     found = verdict(small, hardware={**NVIDIA, **memory})
     assert (found.fits, found.reason) == (False, "NotEnoughMemory")
-    assert "for the experts that the card does not hold; the pod on gpu-1 has 3.0 GiB" in found.message
+    assert "of host memory for experts; the pod on gpu-1 has 3.0 GiB" in found.message
     assert verdict(node_object(), hardware={**NVIDIA, **memory}).fits is True
 
 
@@ -219,6 +220,19 @@ def test_experts_in_vram_may_be_fewer_than_there_is_room_for() -> None:
     few = verdict(node_object(), engine={**QWEN["engine"], "expertVramGiB": 4})
     assert few.plan is not None
     assert few.plan["hostBytes"] > 11 << 30
+
+
+def test_experts_of_a_format_that_is_not_cached_are_in_one_place_or_the_other() -> None:
+    spec = {"quantization": {"format": "int8"}, "hardware": {**NVIDIA, "memory": "40Gi"}}
+    found = verdict(node_object(), **spec)
+    assert found.plan is not None
+    assert 10 << 30 < found.plan["hostBytes"] < 20 << 30  # of 29 GiB
+
+
+def test_formats_that_are_cached_are_those_of_the_engine() -> None:
+    from strata.kernels.misses.untile import FORMATS
+
+    assert CACHED_FORMATS == FORMATS
 
 
 def test_what_is_left_to_the_server_is_what_the_engine_leaves() -> None:
