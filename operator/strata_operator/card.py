@@ -14,7 +14,7 @@ from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.plan.speed import Rates, Roofline, Shares, roofline, step_bytes
 
-# Formats of which VRAM is a cache where not all experts fit (strata.kernels.misses): host memory then holds all of them.
+# Formats of which VRAM is a cache where not all experts fit (strata.kernels.misses): host memory then holds all.
 CACHED_FORMATS = ("int4", "mxfp4")
 ELEMENT_BYTES = 2  # of KV cache and activations: bf16
 _FITS = "What fits: "
