@@ -85,6 +85,14 @@ def place(shape: Shape, config: EngineConfig, total_bytes: int, available_bytes:
     return Placed(shape, config, parts, plan, placed, problem)
 
 
+@lru_cache(maxsize=1024)
+def whole_bytes(shape: Shape, config: EngineConfig) -> int:
+    """What a card needs at least for all of the model and one sequence."""
+    weights = ceil(weight_parts(shape.config, config.dtype, shape.expert_format).total)
+    plan = size_memory(shape.config, config, DeviceMemory("cuda", 0, 0), weights, ELEMENT_BYTES)
+    return plan.weight_bytes + plan.workspace_bytes + plan.kv_bytes
+
+
 def _experts(shape: Shape, parts: WeightParts) -> ExpertBytes | None:
     experts = shape.config.experts
     if experts is None or not parts.num_experts:

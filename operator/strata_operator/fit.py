@@ -18,7 +18,7 @@ from strata_operator import shortage
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import Gpu, StrataNode
-from strata_operator.card import place
+from strata_operator.card import place, whole_bytes
 from strata_operator.inventory import GIB, Candidate, candidates, describe
 from strata_operator.placement import needs
 from strata_operator.shortage import EXPERT_MEMORY, VRAM, Shortage, explain, listed
@@ -88,7 +88,8 @@ def least_vram_gib(model: StrataModel) -> int | None:
     if model.hardware.accelerator != "nvidia" or shape is None:
         return None
     try:
-        return _least_gib(shape, _config(model), _host_budget(model))
+        in_card = model.engine.expert_placement == "vram"
+        return _least_gib(shape, _config(model), 0 if in_card else _host_budget(model))
     except OptionError:
         return None
 
@@ -169,6 +170,9 @@ def _on_card(model: StrataModel, shape: Shape, one: Candidate) -> tuple[Shortage
     placed = place(shape, _config(model), one.gpu.vram_bytes, one.gpu.usable_vram_bytes)
     if placed.problem is not None:
         return Shortage(VRAM, placed.vram_bytes, placed.plan.capacity_bytes, placed.problem), {}
+    if model.engine.expert_placement == "vram" and placed.host_bytes:
+        needed, why = whole_bytes(shape, _config(model)), "engine.expertPlacement is vram; auto needs less"
+        return Shortage(VRAM, needed, placed.plan.capacity_bytes, why), {}
     budget = _host_budget(model)
     if placed.host_bytes > budget:
         return Shortage(

@@ -33,6 +33,7 @@ FULL_SPEC: dict[str, Any] = {
         "numKvTokens": 65536,
         "gpuMemoryUtilization": "0.85",
         "maxWaiting": 64,
+        "expertPlacement": "hybrid",
         "expertVramGiB": 12,
         "loadStallSeconds": 600,
         "toolCallParser": "hermes",

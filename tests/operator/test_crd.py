@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from manifests import reference
 from strata_operator.api import model as api
 from strata_operator.api.conditions import reason
-from strata_operator.api.engine import BLOCK_SIZES, LOG_LEVELS, NOT_SERVED, REASONING_PARSERS, TOOL_PARSERS
+from strata_operator.api.engine import (
+    BLOCK_SIZES,
+    EXPERT_PLACEMENTS,
+    LOG_LEVELS,
+    NOT_SERVED,
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+)
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.hardware import ACCELERATORS, GPUS
 from strata_operator.api.model import FORMATS, GROUP_SIZE, STRATEGIES, StrataModel
@@ -119,6 +126,7 @@ def test_defaults_agree() -> None:
         (("engine", "toolCallParser"), TOOL_PARSERS),
         (("engine", "reasoningParser"), REASONING_PARSERS),
         (("engine", "logLevel"), LOG_LEVELS),
+        (("engine", "expertPlacement"), EXPERT_PLACEMENTS),
         (("rollout", "strategy"), STRATEGIES),
     ],
 )
@@ -131,6 +139,12 @@ def test_parsers_are_those_of_the_engine() -> None:
 
     assert ("auto", "none", *TOOL_FORMATS) == TOOL_PARSERS
     assert ("auto", "none", *REASONING_FORMATS) == REASONING_PARSERS
+
+
+def test_placements_are_those_of_the_engine() -> None:
+    from strata.config.engine import EXPERT_PLACEMENTS as ENGINES
+
+    assert EXPERT_PLACEMENTS == ENGINES
 
 
 def test_group_size_is_that_of_the_formats() -> None:

@@ -216,6 +216,18 @@ def test_a_pod_with_too_little_host_memory_for_them(memory: dict[str, Any]) -> N
     assert verdict(node_object(), hardware={**NVIDIA, **memory}).fits is True
 
 
+def test_experts_that_must_be_in_the_card() -> None:
+    engine = {**QWEN["engine"], "expertPlacement": "vram"}
+    assert verdict(node_object(), engine=engine).fits is True
+    small = verdict(node_object(gpus=[gpu(vram_gib=16)]), engine=engine)
+    assert (small.fits, small.reason) == (False, "NotEnoughVram")
+    assert "needs 17." in small.message or "needs 18." in small.message
+    assert "engine.expertPlacement is vram; auto needs less" in small.message
+    least = least_vram_gib(model(**{**QWEN, "engine": engine}))
+    assert least is not None
+    assert 16 < least <= 24
+
+
 def test_experts_in_vram_may_be_fewer_than_there_is_room_for() -> None:
     few = verdict(node_object(), engine={**QWEN["engine"], "expertVramGiB": 4})
     assert few.plan is not None

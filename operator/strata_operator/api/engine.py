@@ -11,6 +11,7 @@ from strata_operator.api.fields import Fields
 BLOCK_SIZES = (16, 32)
 TOOL_PARSERS = ("auto", "none", "harmony", "qwen-xml", "hermes", "mistral", "llama")
 REASONING_PARSERS = ("auto", "none", "harmony", "think")
+EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
@@ -32,6 +33,7 @@ class Engine:
     num_kv_tokens: int | None = None  # tokens that the KV cache holds
     gpu_memory_utilization: str | None = None  # decimal share of the GPU's memory, as text: floats do not round-trip
     max_waiting: int | None = None  # requests that may queue
+    expert_placement: str | None = None  # what serves the experts that VRAM has not
     expert_vram_gib: int | None = None  # of the card's memory for routed experts; the others are in host memory
     load_stall_seconds: int | None = None  # without progress of loading, before the engine ends as failed
     tool_call_parser: str | None = None
@@ -62,6 +64,7 @@ class Engine:
             num_kv_tokens=fields.get("numKvTokens", int),
             gpu_memory_utilization=fields.decimal("gpuMemoryUtilization", 0.1, 1.0),
             max_waiting=fields.get("maxWaiting", int),
+            expert_placement=fields.choice_or_none("expertPlacement", EXPERT_PLACEMENTS),
             expert_vram_gib=fields.get("expertVramGiB", int),
             load_stall_seconds=fields.get("loadStallSeconds", int),
             tool_call_parser=fields.choice_or_none("toolCallParser", TOOL_PARSERS),

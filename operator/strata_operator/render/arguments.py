@@ -57,6 +57,7 @@ def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object
     yield "--block-size", engine.block_size
     yield "--num-kv-tokens", engine.num_kv_tokens
     yield "--gpu-memory-utilization", engine.gpu_memory_utilization
+    yield "--expert-placement", engine.expert_placement
     yield "--expert-vram-gib", engine.expert_vram_gib
     yield "--max-waiting", engine.max_waiting
     yield "--load-stall-seconds", engine.load_stall_seconds

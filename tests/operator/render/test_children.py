@@ -80,6 +80,7 @@ def test_every_engine_field_becomes_its_flag() -> None:
         "--decode-latency-ms=50",
         "--no-prefix-cache",
         "--max-waiting=64",
+        "--expert-placement=hybrid",
         "--expert-vram-gib=12",
         "--load-stall-seconds=600",
         "--tool-call-parser=hermes",
