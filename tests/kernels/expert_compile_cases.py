@@ -50,7 +50,8 @@ CASES = [
     Case("experts, Mixtral, int8, 1 token", _experts(Shape("int8", 4096, 14336, 8), 1, 2, SILU), PAIRED),
     Case("experts, Mixtral, int8, 512 tokens", _experts(Shape("int8", 4096, 14336, 8), 512, 2, SILU)),
     Case("experts, Qwen1.5-MoE, bf16, 1 token", _experts(Shape("bf16", 2048, 1408, 60), 1, 4, SILU), PAIRED),
-    Case("experts, Qwen1.5-MoE, bf16, 512 tokens", _experts(Shape("bf16", 2048, 1408, 60), 512, 4, SILU)),
+    Case("experts, Qwen1.5-MoE, bf16, 96 tokens", _experts(Shape("bf16", 2048, 1408, 60), 96, 4, SILU)),
+    Case("experts, Qwen1.5-MoE, bf16, 4096 tokens", _experts(Shape("bf16", 2048, 1408, 60), 4096, 4, SILU)),
     Case(
         "gather",
         lambda: gather(

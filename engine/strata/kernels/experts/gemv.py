@@ -79,6 +79,14 @@ def products(address, A: tl.constexpr, B: tl.constexpr, rows, codes, scales, sum
 
 
 @triton.jit
+def prefetch(pointer):
+    """Bring the line at ``pointer`` into the L2 cache."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [pointer], tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
 def gate_up_kernel(
     codes,
     scales,
@@ -97,10 +105,12 @@ def gate_up_kernel(
     GROUPED: tl.constexpr,
     M: tl.constexpr,
     BG: tl.constexpr,
+    EXPERTS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """x as QuantizedRows [tokens, hidden] -> activations as QuantizedRows [pairs, intermediate]."""
     if EARLY:
+        prefetch(addresses + tl.program_id(0) % ((EXPERTS + 15) // 16) * 16)  # all, by several programs
         gdc_wait()
         gdc_launch_dependents()  # after the wait: ``down_kernel`` reads ids and addresses before its own
     rows = tl.program_id(0) * 32 + tl.arange(0, 32)

@@ -30,7 +30,7 @@ from strata.kernels.rms_norm.triton import norm_rows
 from strata.kernels.rows import QuantizedRows, empty_rows
 from strata.kernels.triton_functions import overlap_launches, store_groups
 
-SCORE_ROWS, SCORE_WARPS = 1, 4  # of the router that a program takes, and its warps
+SCORE_ROWS, SCORE_WARPS = 2, 8  # of the router that a program takes, and its warps
 
 
 def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Callable[[Tensor], Routed]:
