@@ -188,7 +188,8 @@ bool Pool::idle(Worker& me) {
     if (stop_.load(std::memory_order_acquire)) return false;
     if (has_units() || poll(me)) return true;
     relax();
-    if (spins % 64) continue;
+    if (spins % SPINS) continue;
+    yield();
     const bool expecting = expected_.load(std::memory_order_acquire) && !failed();
     if (expecting || now() < spin_until) continue;
     sleepers_.fetch_add(1, std::memory_order_seq_cst);

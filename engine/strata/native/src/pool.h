@@ -79,16 +79,19 @@ class Pool {
   template <class Ready>
   bool wait_until(const Ready& ready) {
     for (uint32_t spins = 0; !ready(); ++spins) {
-      if ((spins & 1023) == 1023) {
-        if (failed()) return false;
-        yield();  // there may be more workers than free cores
-      }
       relax();
+      if (spins % SPINS != SPINS - 1) continue;
+      if (failed()) return false;
+      yield();
     }
     return true;
   }
 
  private:
+  // Between two offers of the core to others: there may be more workers than free cores, and who is waited for may be
+  // one that has none.
+  static constexpr uint32_t SPINS = 64;
+
   struct alignas(64) Worker {
     Pool* pool;
     int index;
