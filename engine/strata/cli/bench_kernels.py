@@ -83,14 +83,16 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         type=listed(str),
         default=(),
         metavar="P,P,...",
-        help="OPERATION:DTYPE:ROWSxCOLS each; product, add (to the residual), gated (a pair of matrices, SwiGLU)",
+        help="OPERATION:DTYPE:ROWSxCOLS each; product, add (to the residual), gated (a pair of matrices, "
+        "SwiGLU) (default: Qwen3-8B's, where no attention is asked for either)",
     )
     gpu.add_argument(
         "--attention",
         type=listed(str),
         default=(),
         metavar="A,A,...",
-        help="HEADS/KV_HEADS/HEAD_DIM:SEQSxCONTEXT+NEW each: new tokens of sequences after their context",
+        help="HEADS/KV_HEADS/HEAD_DIM:SEQSxCONTEXT+NEW each: new tokens of sequences after their context "
+        "(default: Qwen3-30B-A3B's, where no products are asked for either)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
 
