@@ -1,76 +1,81 @@
 """Experts for few tokens: products of rows of 8-bit activations with the blobs' matrices as they are.
 
-gate and up: a program takes INNER rows of both for a pair of token and expert, activates them and quantises the
-results, a group of the activations of down. Grid (pairs, intermediate / INNER).
+gate and up: a program takes 32 rows of both, activates them and quantises the 32 results, a group of the activations
+of down. Grid (intermediate / 32, pairs), a pair being one of a token's experts; or, where several pairs may have the
+same expert, (intermediate / 32, experts): a program takes all pairs of an expert, ``M`` at a time.
 
 down: a program takes a few rows for all experts of a token, in their order, and adds the sum of shares * results to
-the residual stream. Grid (tokens, hidden / DOWN_ROWS). So nothing depends on the order in which programs run.
-
-Programs that lie next to each other in the grid take the same rows: where tokens have the same expert, its weights are
-read from memory once and from the L2 cache by the others.
+the residual stream. Grid (hidden / BN, tokens). Or, grouped as above, (hidden / BN, experts), and a result for each
+pair, which ``combine`` adds up. So nothing depends on the order in which programs run.
 
 An address of 0 stands for an expert that is computed elsewhere: its pairs add nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from strata.kernels import launch
-from strata.kernels.experts.place import Experts
-from strata.kernels.experts.weights import add_products, load_activations, load_bias, load_scales, load_weights
-from strata.kernels.rows import QuantizedRows
+from strata.kernels.experts.weights import group_dots, load_activations, load_bias, load_scales, load_weights
 from strata.kernels.triton_functions import activate, overlap_launches, quantize_groups
 
-INNER = 16  # activations of down that share a scale: half as many as weights, or too few programs would compute them
-WARPS = 4
-LANES = {"int4": 16, "mxfp4": 16, "int8": 32, "bf16": 32}  # of a row that a program takes at once
-DOWN_ROWS = 8
-# Pieces of down's weights that are loaded before they are used: as many as registers hold, eight for a piece of int4.
-PIECES_AHEAD = {"int4": 16, "mxfp4": 16, "int8": 8, "bf16": 8}
+
+@triton.jit
+def pairs_of_program(ids, order, starts, GROUPED: tl.constexpr):
+    """Expert, and begin and end of its pairs in ``order`` (where not GROUPED in the order of the pairs themselves)."""
+    which = tl.program_id(1)
+    if GROUPED:
+        expert, begin, end = which, tl.load(starts + which), tl.load(starts + which + 1)
+    else:
+        expert, begin, end = tl.load(ids + which), which, which + 1
+    return expert, begin, end
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """Activations of down as ``QuantizedRows``, but in groups of INNER: codes int8 [pairs, intermediate]; scales and
-    sums float32 [pairs, intermediate / INNER]."""
-
-    codes: Tensor
-    scales: Tensor
-    sums: Tensor
+@triton.jit
+def pair_at(order, at, GROUPED: tl.constexpr):
+    return tl.load(order + at) if GROUPED else at
 
 
-def gate_up(experts: Experts, ids: Tensor, rows: QuantizedRows) -> Inner:
-    """The tokens' rows [tokens, hidden] -> the activations of each pair."""
-    pairs, gate = ids.numel(), experts.gate
-    out = Inner(
-        torch.empty(pairs, gate.rows, dtype=torch.int8, device=ids.device),
-        *torch.empty(2, pairs, gate.rows // INNER, device=ids.device),
-    )
-    gate_up_kernel[(pairs, gate.rows // INNER)](
-        rows.codes, rows.scales, rows.sums, ids, experts.addresses, out.codes, out.scales, out.sums,
-        GATE=gate, UP=experts.up, LIMIT=experts.limit, TOP_K=ids.shape[1], EXPERTS=experts.count,
-        BN=INNER, L=LANES[gate.kind], num_warps=WARPS, **launch.early(),
-    )  # fmt: skip
-    return out
+@triton.jit
+def add_products(acc, weights, activations, scale, sum_, place: tl.constexpr):
+    """acc [BN, BG] + the products by groups; weights as of ``load_weights``."""
+    codes, step, low = weights
+    dots = group_dots(codes, activations, place)
+    if place.kind == "bf16":
+        acc += dots * scale
+    else:
+        acc += dots * (step * scale)
+    if place.kind == "int4":
+        acc -= low * sum_
+    return acc
 
 
-def down_add(experts: Experts, ids: Tensor, shares: Tensor, inner: Inner, x: Tensor) -> Tensor:
-    """x [tokens, hidden] += the sum of shares * down(inner)."""
-    tokens, top_k = ids.shape
-    down = experts.down
-    down_kernel[(tokens, down.rows // DOWN_ROWS)](
-        inner.codes, inner.scales, inner.sums, ids, shares, experts.addresses, x,
-        DOWN=down, TOP_K=top_k, INNER=INNER, BN=DOWN_ROWS, L=LANES[down.kind],
-        AHEAD=PIECES_AHEAD[down.kind], num_warps=WARPS, **launch.early(),
-    )  # fmt: skip
-    return x
+@triton.jit
+def put(items, index: tl.constexpr, item):
+    """The tuple with ``item`` at ``index``, which may be the first behind its end."""
+    return items[:index] + (item,) + items[index + 1 :]
+
+
+@triton.jit
+def products(address, A: tl.constexpr, B: tl.constexpr, rows, codes, scales, sums, tokens, BG: tl.constexpr):
+    """The ``rows`` [BN] of one matrix, or of two that are alike (B: None for one), times the rows ``tokens`` of the
+    activations: for each token one float32 [BN, BG], or two, which are still to be summed up."""
+    M: tl.constexpr = len(tokens)
+    P: tl.constexpr = 1 if B is None else 2
+    accs = (tl.zeros((rows.shape[0], BG), tl.float32),) * (M * P)
+    for start in tl.static_range(0, A.cols // 32, BG):
+        a = load_weights(address, A, rows, start, BG, None)
+        if B is not None:
+            b = load_weights(address, B, rows, start, BG, None)
+        for j in tl.static_range(M):
+            x = load_activations(codes, tokens[j], A, start, BG, None)
+            scale = load_scales(scales, tokens[j], A, start, BG, None)
+            sum_ = load_scales(sums, tokens[j], A, start, BG, None)
+            accs = put(accs, j * P, add_products(accs[j * P], a, x, scale, sum_, A))
+            if B is not None:
+                accs = put(accs, j * P + 1, add_products(accs[j * P + 1], b, x, scale, sum_, B))
+    return accs
 
 
 @triton.jit
@@ -83,114 +88,163 @@ def prefetch(pointer):
 
 @triton.jit
 def gate_up_kernel(
-    codes_ptr,  # int8 [tokens, hidden]
-    scales_ptr,  # float32 [tokens, hidden / 32], as the next
-    sums_ptr,
-    ids_ptr,  # int32 [pairs]
-    addresses_ptr,  # int64 [EXPERTS]
-    out_codes_ptr,  # int8 [pairs, intermediate]
-    out_scales_ptr,  # float32 [pairs, intermediate / BN], as the next
-    out_sums_ptr,
+    codes,
+    scales,
+    sums,
+    ids,
+    order,
+    starts,
+    addresses,
+    out_codes,
+    out_scales,
+    out_sums,
     GATE: tl.constexpr,
     UP: tl.constexpr,
     LIMIT: tl.constexpr,
     TOP_K: tl.constexpr,
+    GROUPED: tl.constexpr,
+    M: tl.constexpr,
+    BG: tl.constexpr,
     EXPERTS: tl.constexpr,
-    BN: tl.constexpr,
-    L: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """x as QuantizedRows [tokens, hidden] -> activations as QuantizedRows [pairs, intermediate]."""
     if EARLY:
-        prefetch(addresses_ptr + tl.program_id(1) % ((EXPERTS + 15) // 16) * 16)
+        prefetch(addresses + tl.program_id(0) % ((EXPERTS + 15) // 16) * 16)  # all, by several programs
         gdc_wait()
         gdc_launch_dependents()  # after the wait: ``down_kernel`` reads ids and addresses before its own
-    pair = tl.program_id(0)
-    address = tl.load(addresses_ptr + tl.load(ids_ptr + pair))
+    rows = tl.program_id(0) * 32 + tl.arange(0, 32)
+    expert, begin, end = pairs_of_program(ids, order, starts, GROUPED)
+    if begin == end:
+        return
+    address = tl.load(addresses + expert)
     if address == 0:
         return
-    rows = tl.program_id(1) * BN + tl.arange(0, BN)
-    token = pair // TOP_K
-    gate = tl.zeros((BN, L), tl.float32)
-    up = tl.zeros((BN, L), tl.float32)
-    for start in tl.static_range(0, GATE.cols // GATE.lane, L):
-        gate_weights = load_weights(address, GATE, rows, start, L, None)
-        up_weights = load_weights(address, UP, rows, start, L, None)
-        x = load_activations(codes_ptr, token, GATE, start, L, None)
-        scales = load_scales(scales_ptr, token, GATE, start, L, 32, None)
-        sums = load_scales(sums_ptr, token, GATE, start, L, 32, None)
-        gate = add_products(gate, gate_weights, x, scales, sums, GATE)
-        up = add_products(up, up_weights, x, scales, sums, UP)
-    gate = tl.sum(gate, 1) + load_bias(address, GATE, rows)
-    up = tl.sum(up, 1) + load_bias(address, UP, rows)
-    codes, scale, sum_ = quantize_groups(tl.reshape(activate(gate, up, LIMIT), (1, BN)))
-    tl.store(out_codes_ptr + pair * GATE.rows + rows[None, :], codes.to(tl.int8))
-    at = pair * (GATE.rows // BN) + tl.program_id(1) + tl.arange(0, 1)
-    tl.store(out_scales_ptr + at, scale)
-    tl.store(out_sums_ptr + at, sum_)
+    first = begin
+    while first < end:
+        tokens = (pair_at(order, first, GROUPED) // TOP_K,)
+        for j in tl.static_range(1, M):
+            tokens = put(tokens, j, pair_at(order, tl.minimum(first + j, end - 1), GROUPED) // TOP_K)
+        accs = products(address, GATE, UP, rows, codes, scales, sums, tokens, BG)
+        for j in tl.static_range(M):
+            if first + j < end:
+                pair = pair_at(order, first + j, GROUPED)
+                gate = tl.sum(accs[2 * j], 1) + load_bias(address, GATE, rows)
+                up = tl.sum(accs[2 * j + 1], 1) + load_bias(address, UP, rows)
+                store_group(activate(gate, up, LIMIT), pair, rows, out_codes, out_scales, out_sums, GATE.rows)
+        first += M
+
+
+@triton.jit
+def down_grouped_kernel(
+    codes,
+    scales,
+    sums,
+    order,
+    starts,
+    addresses,
+    results,
+    DOWN: tl.constexpr,
+    M: tl.constexpr,
+    BN: tl.constexpr,
+    BG: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Activations as QuantizedRows [pairs, intermediate] -> results float32 [pairs, hidden]."""
+    overlap_launches(EARLY)
+    rows = tl.program_id(0) * BN + tl.arange(0, BN)
+    expert, begin, end = pairs_of_program(order, order, starts, True)
+    if begin == end:
+        return
+    address = tl.load(addresses + expert)
+    if address == 0:
+        return
+    first = begin
+    while first < end:
+        pairs = (tl.load(order + first),)
+        for j in tl.static_range(1, M):
+            pairs = put(pairs, j, tl.load(order + tl.minimum(first + j, end - 1)))
+        accs = products(address, DOWN, None, rows, codes, scales, sums, pairs, BG)
+        for j in tl.static_range(M):
+            if first + j < end:
+                tl.store(results + pairs[j] * DOWN.rows + rows, tl.sum(accs[j], 1) + load_bias(address, DOWN, rows))
+        first += M
 
 
 @triton.jit
 def down_kernel(
-    codes_ptr,  # int8 [pairs, intermediate]
-    scales_ptr,  # float32 [pairs, intermediate / INNER], as the next
-    sums_ptr,
-    ids_ptr,  # int32 [pairs]
-    shares_ptr,  # float32 [pairs]
-    addresses_ptr,  # int64 [experts]
-    x_ptr,  # float32 [tokens, hidden]
+    codes,
+    scales,
+    sums,
+    ids,
+    shares,
+    addresses,
+    x,
     DOWN: tl.constexpr,
     TOP_K: tl.constexpr,
-    INNER: tl.constexpr,
     BN: tl.constexpr,
-    L: tl.constexpr,
+    BG: tl.constexpr,
     AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Each program loads the weights of AHEAD pieces (L lanes of one expert) before it multiplies them, and the first
-    ones before ``gate_up_kernel`` has ended: ids, shares and addresses are older."""
-    CHUNKS: tl.constexpr = (DOWN.cols // DOWN.lane + L - 1) // L
+    """Activations as QuantizedRows [pairs, intermediate]; x float32 [tokens, hidden] += the sum of shares * experts.
+
+    Each program loads weights of AHEAD pieces (BG groups of one expert) before it multiplies them, and the first of
+    them before ``gate_up`` has ended: ids, shares and addresses are older.
+    """
+    CHUNKS: tl.constexpr = (DOWN.cols // 32 + BG - 1) // BG
     PIECES: tl.constexpr = TOP_K * CHUNKS
-    rows = tl.program_id(1) * BN + tl.arange(0, BN)
-    token = tl.program_id(0)
-    acc = tl.zeros((BN, L), tl.float32)
+    rows = tl.program_id(0) * BN + tl.arange(0, BN)
+    token = tl.program_id(1)
+    acc = tl.zeros((BN, BG), tl.float32)
     total = tl.zeros((BN,), tl.float32)
     for first in tl.static_range(0, PIECES, AHEAD):
-        weights = (down_weights(ids_ptr, addresses_ptr, token, first, DOWN, TOP_K, CHUNKS, rows, L),)
+        weights = (down_weights(ids, addresses, token, first, DOWN, TOP_K, CHUNKS, rows, BG),)
         for piece in tl.static_range(first + 1, min(first + AHEAD, PIECES)):
-            ahead = down_weights(ids_ptr, addresses_ptr, token, piece, DOWN, TOP_K, CHUNKS, rows, L)
-            weights = weights + (ahead,)
+            ahead = down_weights(ids, addresses, token, piece, DOWN, TOP_K, CHUNKS, rows, BG)
+            weights = put(weights, piece - first, ahead)
         if first == 0:
             overlap_launches(EARLY)
         for piece in tl.static_range(first, min(first + AHEAD, PIECES)):
             pair = token * TOP_K + piece // CHUNKS
-            start = piece % CHUNKS * L
-            here = tl.load(addresses_ptr + tl.load(ids_ptr + pair)) != 0
-            inner = load_activations(codes_ptr, pair, DOWN, start, L, here)
-            scales = load_scales(scales_ptr, pair, DOWN, start, L, INNER, here)
-            sums = load_scales(sums_ptr, pair, DOWN, start, L, INNER, here)
-            own = add_products(tl.zeros_like(acc), weights[piece - first], inner, scales, sums, DOWN)
-            acc += tl.load(shares_ptr + pair) * own
+            start = piece % CHUNKS * BG
+            here = tl.load(addresses + tl.load(ids + pair)) != 0
+            share = tl.load(shares + pair)
+            x_ = load_activations(codes, pair, DOWN, start, BG, here)
+            scale = load_scales(scales, pair, DOWN, start, BG, here) * share
+            sum_ = load_scales(sums, pair, DOWN, start, BG, here) * share
+            acc = add_products(acc, weights[piece - first], x_, scale, sum_, DOWN)
     if DOWN.bias >= 0:
         for k in tl.static_range(TOP_K):
             pair = token * TOP_K + k
-            address = tl.load(addresses_ptr + tl.load(ids_ptr + pair))
+            address = tl.load(addresses + tl.load(ids + pair))
             if address != 0:
-                total += tl.load(shares_ptr + pair) * load_bias(address, DOWN, rows)
+                total += tl.load(shares + pair) * load_bias(address, DOWN, rows)
     at = token * DOWN.rows + rows
-    tl.store(x_ptr + at, tl.load(x_ptr + at) + (tl.sum(acc, 1) + total))
+    tl.store(x + at, tl.load(x + at) + (tl.sum(acc, 1) + total))
 
 
 @triton.jit
 def down_weights(
-    ids_ptr,
-    addresses_ptr,
+    ids,
+    addresses,
     token,
     piece: tl.constexpr,
     DOWN: tl.constexpr,
     TOP_K: tl.constexpr,
     CHUNKS: tl.constexpr,
     rows,
-    L: tl.constexpr,
+    BG: tl.constexpr,
 ):
-    address = tl.load(addresses_ptr + tl.load(ids_ptr + token * TOP_K + piece // CHUNKS))
-    return load_weights(address, DOWN, rows, piece % CHUNKS * L, L, address != 0)
+    address = tl.load(addresses + tl.load(ids + token * TOP_K + piece // CHUNKS))
+    return load_weights(address, DOWN, rows, piece % CHUNKS * BG, BG, address != 0)
+
+
+@triton.jit
+def store_group(values, row, cols, out_codes, out_scales, out_sums, COLS: tl.constexpr):
+    """Quantise values [32] of the columns ``cols``, which are one group."""
+    codes, scale, sum_ = quantize_groups(tl.reshape(values, (1, 32)))
+    tl.store(out_codes + row * COLS + cols, tl.reshape(codes, (32,)).to(tl.int8))
+    at = row * (COLS // 32) + tl.program_id(0) + tl.arange(0, 1)
+    tl.store(out_scales + at, scale)
+    tl.store(out_sums + at, sum_)

@@ -7,59 +7,16 @@ combine: grid (hidden / BN, tokens); the experts of a token are added up in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from strata.kernels import launch
 from strata.kernels.triton_functions import overlap_launches
-
-COMBINE_COLS = 1024  # that a program adds up
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """order int32 [pairs]: the pairs of expert 0 in their order, then those of 1 ...; starts int32 [experts + 1]: where
-    in it each expert's begin. A pair is token * top_k + k."""
-
-    order: Tensor
-    starts: Tensor
-
-
-def group(ids: Tensor, num_experts: int) -> Grouped:
-    """ids int32 [tokens, top_k]."""
-    pairs = ids.numel()
-    order = torch.empty(pairs, dtype=torch.int32, device=ids.device)
-    starts = torch.empty(num_experts + 1, dtype=torch.int32, device=ids.device)
-    block = min(max(triton.next_power_of_2(pairs), 128), 4096)
-    group_kernel[(num_experts,)](ids, order, starts, pairs, BP=block, num_warps=4, **launch.early())
-    return Grouped(order, starts)
-
-
-def combine(results: Tensor, ids: Tensor, shares: Tensor, addresses: Tensor, x: Tensor) -> Tensor:
-    """results [tokens * top_k, hidden]; x += the sum of shares * results."""
-    tokens, hidden = x.shape
-    combine_kernel[(triton.cdiv(hidden, COMBINE_COLS), tokens)](
-        results,
-        ids,
-        shares,
-        addresses,
-        x,
-        H=hidden,
-        TOP_K=ids.shape[1],
-        BN=COMBINE_COLS,
-        num_warps=4,
-        **launch.early(),
-    )
-    return x
 
 
 @triton.jit(do_not_specialize=["pairs"])
 def group_kernel(ids, order, starts, pairs, BP: tl.constexpr, EARLY: tl.constexpr):
-    """``pairs``: how many."""
+    """ids int32 [pairs] -> order int32 [pairs], the pairs of expert 0 in their order, then those of 1 ...; starts int32
+    [experts + 1], where in ``order`` each expert's begin."""
     overlap_launches(EARLY)
     expert = tl.program_id(0)
     begin = tl.sum(tl.zeros((BP,), tl.int32), 0)
@@ -97,7 +54,8 @@ def combine_kernel(
     BN: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """As ``combine``; experts without an address have no results."""
+    """results [tokens * TOP_K, H]; x float32 [tokens, H] += the sum over k of shares * results, where the expert has an
+    address."""
     overlap_launches(EARLY)
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
     token = tl.program_id(1).to(tl.int64)

@@ -1,21 +1,24 @@
 """Device functions that read the matrices of an expert's blob, whatever their bit format.
 
-A row is read in units of a lane, 16 bytes: 32 columns of 4-bit codes, a group, or 16 of int8, or 8 of bf16
-(``Place.lane``). A product of weights with activations of 8 bits is, for a row of weights,
+All formats share groups of 32 columns, so a product with activations of 8 bits is, for a row of weights,
 
-    sum over lanes of  step * scale * (sum over the lane of weight's code * activation's code)  -  low * sum
+    sum over groups of  step * scale * (sum over the group of weight's code * activation's code)  -  low * sum
 
-with the activations' scale and sum of ``rows.QuantizedRows`` and the weights' step and low of the format (step: not
-bf16; low: int4 only).
+with the activations' scale and sum of ``rows.QuantizedRows`` and the weights' step and low of the format (low: int4
+only). Weights are read in units of a lane: 16 bytes of 4-bit codes, a group.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
+from strata.kernels.experts.blob import MatrixPlace
 from strata.kernels.triton_functions import (
     INTERPRETED,
+    dot_int4,
     dot_words,
     power_of_two,
     split_halves,
@@ -23,29 +26,54 @@ from strata.kernels.triton_functions import (
     unpack_mxfp4,
 )
 
+GROUP = 32
+SUPER_GROUPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A ``MatrixPlace`` as a constant of a kernel: bytes from the start of the blob, 0 for what the format has not
+    (``codes`` are the weights themselves in bf16); bias: -1 for none."""
+
+    kind: str
+    rows: int
+    cols: int
+    codes: int
+    scales: int
+    mins: int
+    super: int
+    bias: int
+    bias_is_float32: bool
+
+    @classmethod
+    def of(cls, place: MatrixPlace) -> Place:
+        offsets = place.offsets
+        return cls(
+            place.kind,
+            place.rows,
+            place.cols,
+            offsets["weight" if place.kind == "bf16" else "codes"],
+            offsets.get("scales", 0),
+            offsets.get("mins", 0),
+            offsets.get("super", 0),
+            -1 if place.bias is None else place.bias,
+            place.bias_dtype == "F32",
+        )
+
 
 @triton.jit
-def load_lanes(pointers, place: tl.constexpr, start, L: tl.constexpr, N: tl.constexpr, here):
-    """pointers [..., L * N], N for each of the lanes from ``start`` on: loaded where the row has such lanes and where
-    ``here`` (a flag, or None for always), else 0."""
-    LANES: tl.constexpr = place.cols // place.lane
-    if LANES % L == 0:
+def load_groups(pointers, start, BG: tl.constexpr, N: tl.constexpr, COLS: tl.constexpr, here):
+    """pointers [..., BG * N], N for each of the groups from ``start`` on: loaded where the row has such groups and
+    where ``here`` (a flag, or None for always), else 0."""
+    GROUPS: tl.constexpr = COLS // 32
+    if GROUPS % BG == 0:
         loaded = tl.load(pointers) if here is None else tl.load(pointers, mask=here, other=0)
     else:
-        inside = (start * N + tl.arange(0, L * N) < LANES * N)[None, :]
+        inside = (start * N + tl.arange(0, BG * N) < GROUPS * N)[None, :]
         if here is not None:
             inside = inside & here
         loaded = tl.load(pointers, mask=inside, other=0)
     return loaded
-
-
-@triton.jit
-def block_of(place: tl.constexpr, start, L: tl.constexpr, COLS: tl.constexpr):
-    """Number of the block of COLS columns, at least as many as a lane's, that each of the lanes belongs to: [L].
-
-    It is said to grow from lane to lane, as it does in steps: the compiler then gives the blocks' numbers to threads as
-    the lanes' codes."""
-    return tl.max_contiguous((start + tl.arange(0, L)) // (COLS // place.lane), L)
 
 
 @triton.jit
@@ -56,165 +84,90 @@ def aligned(address, KIND: tl.constexpr):
 
 @triton.jit
 def unaligned(address, KIND: tl.constexpr):
-    """For what there is one of for a lane: each is to be loaded by the thread that has the lane's codes. In the wider
-    loads that alignment allows, threads would get those of several lanes and exchange them through shared memory."""
+    """For what there is one of in a group: each is to be loaded by the lane that has the group's codes. In the wider
+    loads that alignment allows, lanes would get those of several groups and exchange them through shared memory."""
     return address.to(tl.pointer_type(KIND))
 
 
 @triton.jit
-def load_weights(address, place: tl.constexpr, rows, start, L: tl.constexpr, here):
-    """rows [BN] and lanes start .. start + L - 1 of a matrix of the blob at ``address`` (int64); here: as above.
+def load_weights(address, place: tl.constexpr, rows, start, BG: tl.constexpr, here):
+    """rows [BN] and groups start .. start + BG - 1 of a matrix of the blob at ``address`` (int64); here: as above.
 
-    -> codes: int32 [BN, L * 4] of eight 4-bit codes, int64 [BN, L * 2] of eight int8, bf16 [BN, L * 8]; step and low
-    [BN, L].
+    -> codes [BN, BG * 4]: int32 of eight 4-bit codes or int64 of eight int8, in bf16 the weights [BN, BG * 32]; step
+    and low [BN, BG].
     """
     COLS: tl.constexpr = place.cols
-    step = tl.zeros((rows.shape[0], L), tl.float32)
+    groups = start + tl.arange(0, BG)
+    at = rows[:, None] * (COLS // 32) + groups[None, :]
+    step = tl.zeros((rows.shape[0], BG), tl.float32)
     low = step
-    UNITS: tl.constexpr = 2 if place.kind == "int8" else 8 if place.kind == "bf16" else 4
-    unit: tl.constexpr = tl.int64 if place.kind == "int8" else tl.bfloat16 if place.kind == "bf16" else tl.int32
-    pointers = aligned(address + place.codes, unit) + rows[:, None] * (COLS // place.lane * UNITS)
-    codes = load_lanes(pointers + (start * UNITS + tl.arange(0, L * UNITS))[None, :], place, start, L, UNITS, here)
-    if place.kind != "bf16":
-        at = rows[:, None] * (COLS // 32) + block_of(place, start, L, 32)[None, :]
+    if place.kind == "bf16":
+        pointers = aligned(address + place.codes, tl.bfloat16)
+        pointers += rows[:, None] * COLS + (start * 32 + tl.arange(0, BG * 32))[None, :]
+        codes = load_groups(pointers, start, BG, 32, COLS, here)
+    else:
+        unit: tl.constexpr = tl.int64 if place.kind == "int8" else tl.int32
+        pointers = aligned(address + place.codes, unit)
+        pointers += rows[:, None] * (COLS // 8) + (start * 4 + tl.arange(0, BG * 4))[None, :]
+        codes = load_groups(pointers, start, BG, 4, COLS, here)
         if place.kind == "int8":
-            scales = load_lanes(unaligned(address + place.scales, tl.float16) + at, place, start, L, 1, here)
-            step = scales.to(tl.float32)
+            pointers = unaligned(address + place.scales, tl.float16) + at
+            step = load_groups(pointers, start, BG, 1, COLS, here).to(tl.float32)
         else:
-            scales = load_lanes(unaligned(address + place.scales, tl.uint8) + at, place, start, L, 1, here)
+            scales = load_groups(unaligned(address + place.scales, tl.uint8) + at, start, BG, 1, COLS, here)
             if place.kind == "mxfp4":
                 step = power_of_two(scales)
             else:
                 SUPERS: tl.constexpr = max(1, COLS // 256)
-                owner = tl.max_contiguous(tl.minimum(block_of(place, start, L, 256), SUPERS - 1), L)
+                owner = tl.max_contiguous(tl.minimum(groups // 8, SUPERS - 1), BG)  # see ``unaligned``
                 pointers = unaligned(address + place.super, tl.int32) + rows[:, None] * SUPERS + owner[None, :]
-                d, dmin = split_halves(load_lanes(pointers, place, start, L, 1, here))
+                d, dmin = split_halves(load_groups(pointers, start, BG, 1, COLS, here))
                 step = scales.to(tl.float32) * d
-                mins = load_lanes(unaligned(address + place.mins, tl.uint8) + at, place, start, L, 1, here)
+                mins = load_groups(unaligned(address + place.mins, tl.uint8) + at, start, BG, 1, COLS, here)
                 low = mins.to(tl.float32) * dmin
     return codes, step, low
 
 
 @triton.jit
-def load_activations(codes, row, place: tl.constexpr, start, L: tl.constexpr, here):
-    """One row of activations: int64 [1, L * lane / 8], eight codes each."""
-    PAIRS: tl.constexpr = place.lane // 8
-    pointers = codes.to(tl.pointer_type(tl.int64)) + row * (place.cols // 8)
-    return load_lanes(pointers + (start * PAIRS + tl.arange(0, L * PAIRS))[None, :], place, start, L, PAIRS, here)
-
-
-@triton.jit
-def load_scales(scales, row, place: tl.constexpr, start, L: tl.constexpr, COLS: tl.constexpr, here):
-    """Scales or sums of one row of activations, of which each COLS share one: as many tensors, float32 [1, L], as each
-    lane has."""
-    pointers = scales + row * (place.cols // COLS)
-    if place.lane <= COLS:
-        pointers = unaligned(pointers.to(tl.int64), tl.float32) + block_of(place, start, L, COLS)[None, :]
-        out = (load_lanes(pointers, place, start, L, 1, here),)
-    else:
-        PARTS: tl.constexpr = place.lane // COLS
-        pointers += (start * PARTS + tl.arange(0, L * PARTS))[None, :]
-        out = parts(load_lanes(pointers, place, start, L, PARTS, here), PARTS)
-    return out
-
-
-@triton.jit
-def parts(x, PARTS: tl.constexpr):
-    """[N, L * PARTS] -> PARTS tensors [N, L]: the first of each PARTS neighbours, the second ..."""
-    N: tl.constexpr = x.shape[0]
-    L: tl.constexpr = x.shape[1] // PARTS
-    if PARTS == 1:
-        out = (x,)
-    elif PARTS == 2:
-        out = tl.split(tl.reshape(x, (N, L, 2)))
-    elif PARTS == 4:
-        a, b = tl.split(tl.reshape(x, (N, L, 2, 2)))
-        a, b = tl.split(a), tl.split(b)
-        out = (a[0], b[0], a[1], b[1])
-    else:
-        a, b = tl.split(tl.reshape(x, (N, L, 2, 2, 2)))
-        a, b = tl.split(a), tl.split(b)
-        a, b, c, d = tl.split(a[0]), tl.split(b[0]), tl.split(a[1]), tl.split(b[1])
-        out = (a[0], b[0], c[0], d[0], a[1], b[1], c[1], d[1])
-    return out
-
-
-@triton.jit
-def add_products(acc, weights, activations, scales, sums, place: tl.constexpr):
-    """acc [BN, L] + the products by lanes; weights as of ``load_weights``, the other three as of the functions
-    above."""
-    codes, step, low = weights
-    PARTS: tl.constexpr = len(scales)
-    products = dots(codes, activations, place, PARTS)
-    total = products[0] * scales[0]
-    sum_ = sums[0]
-    for i in tl.static_range(1, PARTS):
-        total += products[i] * scales[i]
-        sum_ += sums[i]
+def load_activations(codes, row, place: tl.constexpr, start, BG: tl.constexpr, here):
+    """What ``group_dots`` takes of one row of activations: int64 [1, BG * 4], eight codes each; for bf16 weights
+    float32 [1, BG * 32]."""
     if place.kind == "bf16":
-        acc += total
+        pointers = codes + row * place.cols + (start * 32 + tl.arange(0, BG * 32))[None, :]
+        loaded = load_groups(pointers, start, BG, 32, place.cols, here).to(tl.float32)
     else:
-        acc += total * step
-    if place.kind == "int4":
-        acc += low * -sum_
-    return acc
+        pointers = codes.to(tl.pointer_type(tl.int64)) + row * (place.cols // 8)
+        pointers += (start * 4 + tl.arange(0, BG * 4))[None, :]
+        loaded = load_groups(pointers, start, BG, 4, place.cols, here)
+    return loaded
 
 
 @triton.jit
-def dots(codes, activations, place: tl.constexpr, PARTS: tl.constexpr):
-    """codes of ``load_weights``, activations of ``load_activations`` -> the products of the PARTS pieces of each lane:
-    as many tensors, float32 [BN, L]."""
+def load_scales(scales, row, place: tl.constexpr, start, BG: tl.constexpr, here):
+    """Scales or sums of one row of activations, float32 [1, BG]."""
+    pointers = scales + row * (place.cols // 32) + (start + tl.arange(0, BG))[None, :]
+    return load_groups(pointers, start, BG, 1, place.cols, here)
+
+
+@triton.jit
+def group_dots(codes, activations, place: tl.constexpr):
+    """codes of ``load_weights``, activations of ``load_activations`` -> float32 [BN, BG]."""
+    BN: tl.constexpr = codes.shape[0]
     if place.kind == "bf16":
-        weights = parts(codes, 8)
-        total = weights[0].to(tl.float32) * activations.to(tl.int8).to(tl.float32)
-        for i in tl.static_range(1, 8):
-            total += weights[i].to(tl.float32) * (activations >> (8 * i)).to(tl.int8).to(tl.float32)
-        out = (total,)
+        products = codes.to(tl.float32) * activations
+        dots = tl.sum(tl.reshape(products, (BN, codes.shape[1] // 32, 32)), 2)
     else:
-        UNITS: tl.constexpr = place.lane // 8
-        PER: tl.constexpr = UNITS // PARTS
-        units, pairs = parts(codes, UNITS), parts(activations, UNITS)
-        out = (unit_dots(units[:PER], pairs[:PER], place),)
-        for i in tl.static_range(1, PARTS):
-            one = unit_dots(units[i * PER : i * PER + PER], pairs[i * PER : i * PER + PER], place)
-            out = out + (one,)
-    return out
-
-
-@triton.jit
-def unit_dots(units, pairs, place: tl.constexpr):
-    """The sum of the products of some units [BN, L], of eight weights each, with as many pairs [1, L]: float32."""
-    total = tl.zeros(units[0].shape, tl.int32)
-    above = total
-    for i in tl.static_range(len(units)):
-        low, high = split_pairs(pairs[i])
-        low += tl.zeros_like(total)
-        high += tl.zeros_like(total)
+        low, high = split_pairs(activations)
         if place.kind == "int8":
-            weights_low, weights_high = split_pairs(units[i])
-            total = dot_words(weights_high, high, dot_words(weights_low, low, total))
+            weights_low, weights_high = split_pairs(codes)
+            units = dot_words(weights_low, low + tl.zeros_like(weights_low), 0)
+            units = dot_words(weights_high, high + tl.zeros_like(weights_high), units)
         elif place.kind == "mxfp4":
-            total += dot_mxfp4(units[i], low, high)
+            units = dot_mxfp4(codes, low + tl.zeros_like(codes), high + tl.zeros_like(codes))
         else:
-            total = dot_words(units[i] & 0x0F0F0F0F, low, total)
-            above = dot_unsigned(units[i] & -0x0F0F0F10, high, above)
-    if place.kind == "int4":
-        total += above >> 4  # the upper codes were left in their places, 16 times as large
-    return total.to(tl.float32)
-
-
-@triton.jit
-def dot_unsigned(a, b, start):
-    """As ``dot_words``, for a of bytes without a sign."""
-    if INTERPRETED:
-        out = start
-        for i in tl.static_range(4):
-            out += (a >> (8 * i) & 255) * (b << (24 - 8 * i) >> 24)
-    else:
-        out = tl.inline_asm_elementwise(
-            "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, start], tl.int32, is_pure=True, pack=1
-        )
-    return out
+            units = dot_int4(codes, low + tl.zeros_like(codes), high + tl.zeros_like(codes))
+        dots = tl.sum(tl.reshape(units, (BN, codes.shape[1] // 4, 4)), 2).to(tl.float32)
+    return dots
 
 
 @triton.jit

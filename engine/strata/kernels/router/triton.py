@@ -23,23 +23,25 @@ from torch import Tensor
 
 from strata.kernels import launch
 from strata.kernels.dequantize.reference import dequantize
-from strata.kernels.experts.blobs import MAX_FEW
+from strata.kernels.experts.blobs import MAX_QUANTIZED
 from strata.kernels.layer import Routed
 from strata.kernels.matrix import Matrix, Norm
 from strata.kernels.rms_norm.triton import norm_rows
 from strata.kernels.rows import QuantizedRows, empty_rows
 from strata.kernels.triton_functions import overlap_launches, store_groups
 
+SCORE_ROWS, SCORE_WARPS = 2, 8  # of the router that a program takes, and its warps
+
 
 def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Callable[[Tensor], Routed]:
-    """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to MAX_FEW
+    """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to MAX_QUANTIZED
     tokens, bf16 of more."""
     weight = dequantize(router.kind, router.parts, torch.bfloat16).contiguous()
     norm_weight = norm.weight.float().contiguous()
     bias = None if router.bias is None else router.bias.float()
 
     def route(x: Tensor) -> Routed:
-        if x.shape[0] <= MAX_FEW:
+        if x.shape[0] <= MAX_QUANTIZED:
             logits, rows = score(x, norm_weight, norm.eps, weight, bias)
             return Routed(*choose(logits, top_k, normalize), rows)
         inner = norm_rows(x, norm_weight, norm.eps)
@@ -58,8 +60,7 @@ def score(
     experts = router.shape[0]
     logits = torch.empty(tokens, experts, device=x.device)
     rows = empty_rows(tokens, hidden, x.device)
-    score_rows = 2 if tokens <= 4 else 4
-    score_kernel[(triton.cdiv(experts, score_rows) + 1, tokens)](
+    score_kernel[(triton.cdiv(experts, SCORE_ROWS) + 1, tokens)](
         x,
         norm_weight,
         router,
@@ -71,9 +72,9 @@ def score(
         eps,
         H=hidden,
         E=experts,
-        BE=score_rows,
+        BE=SCORE_ROWS,
         BH=triton.next_power_of_2(hidden),
-        num_warps=8,
+        num_warps=SCORE_WARPS,
         **launch.early(),
     )
     return logits, rows
