@@ -84,6 +84,7 @@ def _share_out(ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mai
     numbers_at(mailbox.x, ctypes.c_float, inner.numel()).copy_(inner.flatten())
     head = numbers_at(mailbox.request, ctypes.c_int32, 3)
     head[1:] = torch.tensor([layer, len(ids)])
+    numbers_at(mailbox.done, ctypes.c_int32, 1)[0] = 0
     head[0] = layer + 1
 
 

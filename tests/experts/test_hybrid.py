@@ -18,6 +18,8 @@ from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
 from tests.models import tiny
 
+ONE_LAYER = ARCHITECTURES["beside a shared one"] | {"num_hidden_layers": 1}
+
 
 def load(
     store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, num_slots: int = 0, placement: str = "auto"
@@ -36,7 +38,7 @@ def load(
     return Runner.load(store, config, compute_dtype=torch.float32)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "one layer"])
 @pytest.mark.parametrize(
     ("placement", "num_slots"),
     [
@@ -49,6 +51,7 @@ def test_the_numbers_stay(
     tmp_path: Path, name: str, placement: str, num_slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    monkeypatch.setitem(ARCHITECTURES, "one layer", ONE_LAYER)
     store = made_store(tmp_path, "int4", name)
     expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
     runner = load(store, CachedKernels(), monkeypatch, num_slots, placement)

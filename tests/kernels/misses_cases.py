@@ -49,11 +49,13 @@ def call_share_out(
 ) -> tuple[MissTable, Tensor, Tensor, Tensor, Tensor]:
     """The table afterwards, and the mailbox: request, layer and tokens; ids; shares; x."""
     device = ids.device
-    head = torch.zeros(4, dtype=torch.int32, device=device)
+    head = torch.full((4,), 77, dtype=torch.int32, device=device)
     mail_ids, mail_shares = torch.full_like(ids, 77), torch.full_like(shares, torch.nan)
     rows = inner.codes if isinstance(inner, QuantizedRows) else inner
     x = torch.full(rows.shape, torch.nan, device=device)
-    mailbox = Mailbox(head.data_ptr(), 0, mail_ids.data_ptr(), mail_shares.data_ptr(), x.data_ptr(), 0)
+    mailbox = Mailbox(
+        head.data_ptr(), head.data_ptr() + 12, mail_ids.data_ptr(), mail_shares.data_ptr(), x.data_ptr(), 0
+    )
     share_out(ids, shares, inner, table, mailbox, layer)
     return table, head, mail_ids, mail_shares, x
 
