@@ -177,7 +177,7 @@ def test_ctrl_c_writes_what_there_is(live: Callable[..., Live], tmp_path: Path) 
     ("arguments", "words"),
     [
         (["--url", "localhost"], "give one like http://127.0.0.1:8000"),
-        (["--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9"),
+        (["--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9 (Connection refused); start"),
         (["--mix", "1:2"], "weight:prompt:output"),
         (["--concurrency", "4,x"], "a whole number from 1 to 4096"),
         (["--request-rate", "0"], "a number above 0"),

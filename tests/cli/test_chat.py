@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from strata.errors import OptionError
 from strata.request import GenerationRequest
 from strata.server.app import Access
 from strata.server.keys import ApiKeys
+from tests.cli.conftest import COMMAND
 from tests.server.conftest import Live, run_live
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
@@ -63,10 +65,37 @@ def test_a_key_is_taken_from_the_environment(
         refused = strata("chat", "--url", running.url, "hi")
         assert refused.returncode == 2
         assert "no API key is given" in refused.stderr
+        assert "STRATA_API_KEY" in refused.stderr
         monkeypatch.setenv("STRATA_API_KEY", "sk-one")
         assert strata("chat", "--url", running.url, "hi").stdout == "hello\n"
     with pytest.raises(OptionError, match="no header may hold"):
         Client("http://127.0.0.1", None, "sk\none")
+
+
+def test_one_answer_has_an_end(strata: Strata, live: MakeLive) -> None:
+    running = live(script=lambda request: [5] * request.sampling.max_tokens, max_model_len=100)
+    assert "[cut off at the largest number of tokens; --max-tokens" in strata("chat", "--url", running.url, "hi").stderr
+    short = strata("chat", "--url", running.url, "--max-tokens", "7", "hi")
+    assert (short.returncode, "[cut off" in short.stderr) == (0, True)
+    assert [request.sampling.max_tokens for request in running.engine.requests] == [50, 7]
+    assert strata("chat", "--url", live("done").url, "hi").stderr == ""
+
+
+def test_an_answer_that_is_interrupted_has_the_exit_code_of_that() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        command = [*COMMAND, "chat", "--url", url, "--model", "m", "--max-tokens", "9", "hi"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                event = b'data: {"choices": [{"delta": {"content": "some"}}]}\n'
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + event)
+                assert process.stdout is not None
+                assert process.stdout.read(4) == "some"
+                process.send_signal(signal.SIGINT)
+                rest, error = process.communicate()
+    assert (process.returncode, rest, error) == (130, "\n", "[stopped]\n")
 
 
 def test_a_server_that_is_not_there_is_named(strata: Strata) -> None:

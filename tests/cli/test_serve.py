@@ -17,11 +17,13 @@ import openai
 import pytest
 
 from strata.cli.main import build_parser, main
-from strata.cli.serve import default_name, ready_message
+from strata.cli.serve import default_name, ready_message, warn_if_open
 from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
 from strata.config.model_name import BuiltinName
 from strata.engine.fake import FakeEngine
+from strata.server.app import Access
+from strata.server.keys import ApiKeys
 from strata.server.service import Service
 from strata.store.sources.builtin import builtin_path
 from tests.cli.conftest import COMMAND, Server, running_server
@@ -166,14 +168,31 @@ def test_a_server_that_is_told_to_end_finishes_the_answer_that_it_gives(server: 
 
 @pytest.mark.parametrize("needs_key", [False, True])
 def test_a_ready_server_says_how_to_try_it(needs_key: bool) -> None:
-    service = Service(FakeEngine(), model_names=("tiny",))
+    service = Service(FakeEngine(), model_names=("tiny", "small"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         first, chat, curl = ready_message(service, listener, needs_key=needs_key).splitlines()
-    assert first == f"Strata serves tiny at {url}"
-    assert f'strata chat --url {url} "Hello"' in chat
+    assert first == f"Strata serves tiny, small at {url}"
+    assert f'strata chat --url {url} "Why is the sky blue?"' in chat
     assert f"curl {url}/v1/chat/completions" in curl
     assert ("STRATA_API_KEY=KEY strata" in chat, "-H 'Authorization: Bearer KEY' -d" in curl) == (needs_key, needs_key)
+
+
+@pytest.mark.parametrize(
+    ("host", "has_keys", "is_told"),
+    [
+        pytest.param("127.0.0.1", False, False, id="this machine alone"),
+        pytest.param("0.0.0.0", False, True, id="other machines"),
+        pytest.param("0.0.0.0", True, False, id="other machines with a key"),
+    ],
+)
+def test_a_server_that_is_open_to_all_warns(
+    host: str, has_keys: bool, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "keys").write_text("sk-one")
+    with socket.create_server((host, 0)) as listener:
+        warn_if_open(listener, Access(ApiKeys(tmp_path / "keys") if has_keys else None))
+    assert ("--api-key-file" in caplog.text) == is_told
 
 
 # --- models that cannot be served

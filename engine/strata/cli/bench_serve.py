@@ -8,10 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from strata.bench.serve.address import DEFAULT_URL, check_url
+from strata.bench.serve.address import API_KEY, DEFAULT_URL, check_url
 from strata.bench.serve.mix import PUBLISHED, PUBLISHED_STREAMS, format_mix, parse_mix
 from strata.cli.arguments import listed, positive, require, whole
-from strata.cli.options import API_KEY
 from strata.cli.progress import ProgressBar
 from strata.engine import logs
 

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Sequence
+from functools import cached_property
 from typing import IO, Any, NamedTuple
 
 from strata.bench.serve.address import bearer, check_url, error_message, is_local, root
@@ -14,10 +15,11 @@ from strata.errors import EngineError, OptionError
 
 
 class Piece(NamedTuple):
-    """New text of an answer, or of the reasoning before it."""
+    """New text of an answer, or of the reasoning before it. ``finish_reason``: of the last piece, which has no text."""
 
     text: str
     is_reasoning: bool
+    finish_reason: str | None = None
 
 
 class Client:
@@ -37,19 +39,33 @@ class Client:
     def model(self) -> str:
         """The name to ask for. Raises as ``stream`` does."""
         if self._model is None:
-            with self._open("/v1/models", None) as response:
-                try:
-                    self._model = str(json.load(response)["data"][0]["id"])
-                except (ValueError, LookupError, TypeError, http.client.HTTPException):
-                    raise OptionError(f"what answers at {self._url} is no server of the OpenAI API") from None
+            self._model = str(self._first_model["id"])
         return self._model
 
-    def stream(self, messages: Sequence[dict[str, str]]) -> Generator[Piece, None, None]:
-        """The pieces of an answer; closing the generator ends it.
+    def context(self) -> int | None:
+        """Tokens of prompt and answer together, where the server tells them. Raises as ``stream`` does."""
+        length = self._first_model.get("max_model_len")
+        return length if isinstance(length, int) else None
+
+    @cached_property
+    def _first_model(self) -> dict[str, Any]:
+        with self._open("/v1/models", None) as response:
+            try:
+                first = json.load(response)["data"][0]
+                return {"id": first["id"], **first}
+            except (ValueError, LookupError, TypeError, http.client.HTTPException):
+                raise OptionError(f"what answers at {self._url} is no server of the OpenAI API") from None
+
+    def stream(
+        self, messages: Sequence[dict[str, str]], *, max_tokens: int | None = None
+    ) -> Generator[Piece, None, None]:
+        """The pieces of an answer of at most ``max_tokens``; closing the generator ends it.
 
         Raises OptionError when no server is there or it refuses the request, EngineError when the server fails.
         """
-        body = {"model": self.model(), "messages": list(messages), "stream": True}
+        body: dict[str, Any] = {"model": self.model(), "messages": list(messages), "stream": True}
+        if max_tokens is not None:
+            body["max_tokens"] = max_tokens
         with self._open("/v1/chat/completions", json.dumps(body).encode()) as response:
             try:
                 for line in response:
@@ -68,13 +84,15 @@ class Client:
         try:
             event: Any = json.loads(data)
             if "error" not in event:
-                deltas = [choice["delta"] for choice in event["choices"]]
-                return [
-                    Piece(delta[field], field == "reasoning_content")
-                    for delta in deltas
+                choices = event["choices"]
+                texts = [
+                    Piece(choice["delta"][field], field == "reasoning_content")
+                    for choice in choices
                     for field in ("reasoning_content", "content")
-                    if delta.get(field)
+                    if choice["delta"].get(field)
                 ]
+                ends = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+                return texts + [Piece("", False, reason) for reason in ends]
             message = str(event["error"]["message"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise OptionError(f"what answers at {self._url} is no server of the OpenAI API: {data[:80]!r}") from error
@@ -86,7 +104,7 @@ class Client:
             response: IO[bytes] = self._opener.open(request)
         except urllib.error.HTTPError as error:
             with error:
-                message = error_message(_json(error.read()), f"HTTP status {error.code}")
+                message = error_message(_json(error.read()), f"HTTP status {error.code}", status=error.code)
             kind = OptionError if error.code < 500 else EngineError
             raise kind(f"{self._url}: {message}") from error
         except OSError as error:

@@ -11,8 +11,6 @@ from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS
 from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.errors import OptionError
 
-# The key for a server that asks for one: in a variable, since other users of the machine see options.
-API_KEY = "STRATA_API_KEY"
 DEFAULTS = EngineConfig(model="")
 
 

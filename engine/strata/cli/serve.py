@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import errno
+import ipaddress
+import json
 import logging
 import os
 import socket
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from strata.bench.serve.address import DEFAULT_URL
+from strata.bench.serve.address import API_KEY, DEFAULT_URL
 from strata.cli.arguments import require
 from strata.cli.serve_options import add_options, engine_config
 from strata.config import EngineConfig
@@ -21,6 +23,10 @@ from strata.errors import OptionError
 if TYPE_CHECKING:
     from strata.server.app import Access
     from strata.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+TRIAL = "Why is the sky blue?"
 
 EPILOG = """examples:
   strata serve builtin://smollm2-135m
@@ -55,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.log_level != "debug":
             logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
+        warn_if_open(listener, access)
+
         import uvloop
 
         uvloop.run(_serve(config, arguments, listener, access))
@@ -67,6 +75,17 @@ def _access(arguments: argparse.Namespace) -> Access:
 
     keys = None if arguments.api_key_file is None else ApiKeys(arguments.api_key_file)
     return Access(keys, arguments.allowed_origins)
+
+
+def warn_if_open(listener: socket.socket, access: Access) -> None:
+    """Log that the server is for everybody, where other machines reach it and no key is asked for."""
+    host, port = listener.getsockname()[:2]
+    if access.api_keys is None and not ipaddress.ip_address(host).is_loopback:
+        logger.warning(
+            "whoever reaches port %d on %s may use the model; --api-key-file FILE lets in only who has a key",
+            port,
+            host,
+        )
 
 
 async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket, access: Access) -> None:
@@ -144,10 +163,10 @@ def ready_message(service: Service, listener: socket.socket, *, needs_key: bool)
     ready = service.engine.ready
     how = f" ({ready.dtype}, {ready.device}, {ready.max_model_len} tokens of context)" if ready is not None else ""
     option = "" if url == DEFAULT_URL else f" --url {url}"
-    message = '{"messages": [{"role": "user", "content": "Hello"}]}'
-    variable, header = ("STRATA_API_KEY=KEY ", " -H 'Authorization: Bearer KEY'") if needs_key else ("", "")
+    message = json.dumps({"messages": [{"role": "user", "content": TRIAL}]})
+    variable, header = (f"{API_KEY}=KEY ", " -H 'Authorization: Bearer KEY'") if needs_key else ("", "")
     return (
-        f"Strata serves {service.model_names[0]}{how} at {url}\n"
-        f'  try: {variable}strata chat{option} "Hello"\n'
+        f"Strata serves {', '.join(service.model_names)}{how} at {url}\n"
+        f'  try: {variable}strata chat{option} "{TRIAL}"\n'
         f"  or:  curl {url}/v1/chat/completions{header} -d '{message}'"
     )

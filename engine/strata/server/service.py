@@ -22,6 +22,7 @@ from strata.errors import (
     StrataError,
     UnknownModelError,
 )
+from strata.plan.units import format_bytes
 from strata.request import GenerationRequest
 from strata.server.choice import generate_choice, merge
 from strata.server.conversation import Opening
@@ -302,7 +303,7 @@ class Service:
         progress = self.progress
         if progress is None:
             return "starting"
-        return f"phase {progress.phase!r}, {progress.bytes_done} of {progress.bytes_total} bytes"
+        return f"phase {progress.phase!r}, {format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes_total)}"
 
 
 async def _open_chat(model: ServedModel, chat: ChatRequest) -> tuple[tuple[int, ...], Opening]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -10,6 +11,8 @@ from strata.errors import OptionError
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+# The key for a server that asks for one: in a variable, since other users of the machine see options.
+API_KEY = "STRATA_API_KEY"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -48,9 +51,11 @@ def bearer(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"}
 
 
-def error_message(body: Any, fallback: str) -> str:
-    """The message of an OpenAI error object, if the body is one."""
+def error_message(body: Any, fallback: str, *, status: int | None = None) -> str:
+    """The message of an OpenAI error object, if the body is one; and where a key is to be put, if the HTTP ``status``
+    asks for one."""
     try:
-        return str(body["error"]["message"])
+        message = str(body["error"]["message"])
     except (LookupError, TypeError):
-        return fallback
+        message = fallback
+    return f"{message} (the variable {API_KEY} holds the key)" if status == HTTPStatus.UNAUTHORIZED else message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -60,12 +61,14 @@ class BenchClient:
             async with self._session.get(f"{self.url}/v1/models") as response:
                 body = await response.json(content_type=None)
                 if response.status != 200:
-                    raise OptionError(f"{self.url}: {error_message(body, f'HTTP {response.status}')}")
+                    raise OptionError(
+                        f"{self.url}: {error_message(body, f'HTTP {response.status}', status=response.status)}"
+                    )
                 models = {str(model["id"]): model for model in body["data"]}
         except (aiohttp.ClientError, TimeoutError) as error:
             raise OptionError(
-                f"no server answers at {self.url} ({error}); start one with 'strata serve MODEL', or name another with "
-                "--url"
+                f"no server answers at {self.url} ({_reason(error)}); start one with 'strata serve MODEL', or name "
+                "another with --url"
             ) from error
         except (ValueError, LookupError, TypeError) as error:
             raise OptionError(f"what answers at {self.url} is no server of the OpenAI API") from error
@@ -176,6 +179,14 @@ async def open_client(
     ) as session:
         yield BenchClient(session, url, endpoint)
         await asyncio.sleep(0)  # closed connections leave the loop
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without aiohttp's settings around it."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error) or type(error).__name__
+    code = error.os_error.errno or 0
+    return os.strerror(code) if code > 0 else str(error.os_error.strerror)  # below 0: names that are not found
 
 
 def _text(choice: dict[str, Any]) -> Any:
