@@ -13,7 +13,7 @@ from strata_operator.api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-INSTALL_HINT = "pip install 'strata-engine[operator]'"
+INSTALL_HINT = "pip install '.[operator]' in a checkout of Strata, or 'PATH.whl[operator]' with its wheel"
 
 
 def parser() -> argparse.ArgumentParser:

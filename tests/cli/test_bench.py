@@ -130,7 +130,7 @@ def test_without_matplotlib_the_picture_is_left_out_and_said(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     url = live(max_model_len=1024).url
     assert main(["bench", "serve", "--url", url, *LOAD, "--concurrency", "1", "--output", str(tmp_path)]) == 0
-    assert "pip install 'strata-engine[plot]'" in capsys.readouterr().err
+    assert "pip install '.[plot]'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "report.md"]
 
 
@@ -192,4 +192,4 @@ def test_what_cannot_be_measured_says_why(arguments: list[str], words: str, caps
 def test_missing_packages_name_their_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiohttp" else object())
     assert main(["bench", "serve"]) == 2
-    assert "pip install 'strata-engine[bench]'" in capsys.readouterr().err
+    assert "pip install '.[bench]'" in capsys.readouterr().err

@@ -36,7 +36,10 @@ def test_this_machine_can_serve(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "/no/such/model"]) == 1
-    assert "FAIL  model" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "FAIL  model" in out
+    assert out.count("a store made by `strata convert`") == 1
+    assert out.splitlines()[-1].startswith("FAIL  model"), "no advice below an error that has its own"
 
 
 def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +47,7 @@ def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
     findings = json.loads(capsys.readouterr().out)
     assert {tuple(finding) for finding in findings} == {("topic", "level", "message", "advice")}
     assert findings[-1]["level"] == "FAIL"
-    assert findings[-1]["advice"]
+    assert "A model is a store made by" in findings[-1]["message"]
 
 
 def test_a_bare_install_is_told_what_it_lacks() -> None:
@@ -52,5 +55,5 @@ def test_a_bare_install_is_told_what_it_lacks() -> None:
     result = bare("doctor", "builtin://smollm2-135m")
     assert result.returncode == 1, result.stderr
     assert "FAIL  packages       not installed: torch, " in result.stdout
-    assert "pip install 'strata-engine[serve]'" in result.stdout
+    assert "pip install '.[serve]'" in result.stdout
     assert "FAIL  model          not looked at" in result.stdout

@@ -113,16 +113,24 @@ def test_torch_is_not_needed() -> None:
     assert result.stderr.splitlines()[-1] == "False"
 
 
-def test_a_config_needs_no_package_at_all() -> None:
-    assert "decode, tok/s at most" in bare("plan", QWEN, "--gpu", "rtx4090", "--max-model-len", "4096").stdout
+@pytest.mark.parametrize("model", [QWEN, "Qwen/Qwen3-30B-A3B"])
+def test_a_shape_that_comes_along_needs_no_package_and_no_network(model: str) -> None:
+    assert "decode, tok/s at most" in bare("plan", model, "--gpu", "rtx4090", "--max-model-len", "4096").stdout
 
 
-@pytest.mark.parametrize(("model", "package"), [("Qwen/Qwen3-8B", "huggingface-hub"), ("m.gguf", "gguf")])
+def test_a_mistyped_shape_is_answered_with_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "qwen3-30b"]) == 2
+    error = capsys.readouterr().err
+    assert "'qwen3-30b' is no model" in error
+    assert "Shapes that come along: gpt-oss-120b, " in error
+
+
+@pytest.mark.parametrize(("model", "package"), [("Qwen/Qwen3-1.7B", "huggingface-hub"), ("m.gguf", "gguf")])
 def test_what_needs_a_package_names_it(model: str, package: str) -> None:
     result = bare("plan", model)
     assert result.returncode == 2
     assert f"strata: error: {package}" in result.stderr
-    assert "pip install 'strata-engine[serve]'" in result.stderr
+    assert "pip install '.[serve]'" in result.stderr
 
 
 # --- where a shape is read from

@@ -42,7 +42,7 @@ def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str
 def test_without_its_extra_it_says_what_to_install(absent: str) -> None:
     done = run_without(absent, "--engine-image=e")
     assert done.returncode == 2
-    assert f"{absent} is not installed; the operator needs: pip install 'strata-engine[operator]'" in done.stderr
+    assert f"{absent} is not installed; the operator needs: pip install '.[operator]'" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from strata.doctor.packages import EXTRAS
+from strata.doctor.packages import EXTRAS, install_hint
 from strata.errors import OptionError
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")  # as browsers send it
@@ -114,5 +114,4 @@ def require(*packages: str, extra: str = "serve") -> None:
     table = EXTRAS[extra]
     missing = [name for name in packages or table if importlib.util.find_spec(table[name]) is None]
     if missing:
-        hint = f"pip install 'strata-engine[{extra}]'"
-        raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {hint}")
+        raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {install_hint(extra)}")

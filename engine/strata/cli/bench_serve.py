@@ -12,6 +12,7 @@ from strata.bench.serve.address import API_KEY, DEFAULT_URL, check_url
 from strata.bench.serve.mix import PUBLISHED, PUBLISHED_STREAMS, format_mix, parse_mix
 from strata.cli.arguments import listed, positive, require, whole
 from strata.cli.progress import ProgressBar
+from strata.doctor.packages import install_hint
 from strata.engine import logs
 
 MIX, STREAMS = format_mix(PUBLISHED), ",".join(map(str, PUBLISHED_STREAMS))
@@ -138,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
         written = save(report, arguments.output)
         _say(f"written: {', '.join(map(str, written))}")
         if not has_matplotlib():
-            _say("no report.png: matplotlib is not installed; pip install 'strata-engine[plot]'")
+            _say(f"no report.png: matplotlib is not installed; {install_hint('plot')}")
     if report.ended_by == INTERRUPTED:
         return 130
     if report.ended_by is not None:

@@ -15,7 +15,7 @@ from strata.cli.plan_options import add_options
 from strata.config import ModelConfig, SchedulerConfig
 from strata.config.engine import DTYPES
 from strata.config.model_name import HubName, parse_name
-from strata.config.public import SHAPES, find_shape
+from strata.config.public import SHAPES
 from strata.errors import OptionError
 from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.units import format_bytes
@@ -34,8 +34,8 @@ EPILOG = f"""examples:
   strata plan model.gguf --gpu rtx4090 --ram-gib 64 --dtype int4 --concurrency 8 --max-model-len 8192 --json
 
 MODEL may also be a shape, a config.json, or a directory with one and no weights. From the Hub only config.json is
-fetched; a GGUF there must be here already (strata fetch). tok/s are bounds from the bytes that a step moves, not
-promises; measure with 'strata bench'.
+fetched, and not for a model whose shape comes along (Qwen/Qwen3-8B); a GGUF there must be here already (strata fetch).
+tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'.
 
 shapes: {", ".join(SHAPES)}
 cards: {", ".join(CARDS)}
@@ -58,14 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Print tables, or JSON."""
     from strata.plan.estimate import estimate
     from strata.plan.tables import as_dict, fit_table, parts_table, speed_table
-    from strata.store.peek import peek
+    from strata.store.peek import find_public, peek
 
     machine = _machine(arguments)
     name = source(arguments)
-    if isinstance(parse_name(name), HubName):
-        require("huggingface-hub", "gguf", "numpy")
-    elif not name.endswith(".json") and not Path(name, "config.json").is_file() and find_shape(name) is None:
-        require("gguf", "numpy")
+    if find_public(name) is None:
+        if isinstance(parse_name(name), HubName):
+            require("huggingface-hub", "gguf", "numpy")
+        elif not name.endswith(".json") and not Path(name, "config.json").is_file():
+            require("gguf", "numpy")
     peeked = peek(name)
     model = peeked.model
     config = replace(
@@ -162,11 +163,13 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
     if machine.ram_bytes is not None:
         lines.append(f"{format_bytes(machine.ram_bytes)} of RAM, {HOST_SHARE:.0%} of it for experts")
     if any(item.fit.disk_experts for item in found):
-        lines.append(f"the disk is read at {rates.disk / 1e9:.1f} GB/s")
+        lines += [
+            f"the disk is read at {rates.disk / 1e9:.1f} GB/s",
+            "experts on disk are not served by this version yet: VRAM and host memory have to hold all of them",
+        ]
     return [
         *lines,
         f"PCIe {arguments.pcie or card.pcie} carries {rates.pcie / 1e9:.1f} GB/s, expert kernels on the CPU reach "
         f"{rates.cpu / 1e9:.0f}; both together no more than host memory, {rates.dram / 1e9:.0f}",
         "every expert is taken as often as any other; real routing is uneven, which helps a cache in VRAM",
-        "experts beyond VRAM are not served by this version yet: it needs all of them to fit",
     ]

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable
 
 _ONE_CARD = "a model runs on one GPU or on the CPU"
-_NO_OFFLOAD = "experts are not served from host memory yet, so all of them must fit where the model runs"
+_OWN_WAY = "what becomes of experts beyond the GPU's memory is said by --expert-placement and --expert-vram-gib"
 
 
 def add_published(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +19,9 @@ def add_published(parser: argparse.ArgumentParser) -> None:
     for option, metavar, nothing, reason, about in (
         ("--tensor-parallel-size", "N", 1, _ONE_CARD, "cards that share each layer"),
         ("--pipeline-parallel-size", "N", 1, _ONE_CARD, "cards that share the layers"),
-        ("--pipeline-depth", "N", 1, _NO_OFFLOAD, "token slots between CPU and GPU"),
-        ("--cpu-routing-threads", "N", 0, _NO_OFFLOAD, "CPU threads that route tokens to experts"),
-        ("--prefetch-probability", "P", 0, _NO_OFFLOAD, "from which experts are fetched ahead"),
+        ("--pipeline-depth", "N", 1, _OWN_WAY, "token slots between CPU and GPU"),
+        ("--cpu-routing-threads", "N", 0, _OWN_WAY, "CPU threads that route tokens to experts"),
+        ("--prefetch-probability", "P", 0, _OWN_WAY, "from which experts are fetched ahead"),
     ):
         group.add_argument(
             option,
@@ -33,7 +33,7 @@ def add_published(parser: argparse.ArgumentParser) -> None:
         "--gda-enabled",
         nargs="?",
         const="true",
-        type=_nothing_but(False, _flag, "false", _NO_OFFLOAD),
+        type=_nothing_but(False, _flag, "false", _OWN_WAY),
         metavar="BOOL",
         help="let the GPU read experts in host memory: false (default: false)",
     )

@@ -17,7 +17,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, what was found, and unless all is well what to do."""
+    """What was looked at, what was found, and unless all is well or the message says it what to do."""
 
     topic: str
     level: Level
@@ -25,7 +25,7 @@ class Finding:
     advice: str = ""
 
     def __post_init__(self) -> None:
-        assert self.advice or self.level is Level.OK, f"{self.topic}: a fault needs advice"
+        assert self.advice or self.level is not Level.WARN, f"{self.topic}: a warning needs advice"
 
 
 def ok(topic: str, message: str) -> Finding:
@@ -38,8 +38,8 @@ def warn(topic: str, message: str, advice: str) -> Finding:
     return Finding(topic, Level.WARN, message, advice)
 
 
-def fail(topic: str, message: str, advice: str) -> Finding:
-    """It does not work."""
+def fail(topic: str, message: str, advice: str = "") -> Finding:
+    """It does not work. ``advice``: empty where the message is an error's, which says what to do."""
     return Finding(topic, Level.FAIL, message, advice)
 
 

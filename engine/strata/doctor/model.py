@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from strata.config import EngineConfig, ModelConfig
-from strata.config.model_name import ACCEPTED, HubName, parse_name
+from strata.config.model_name import HubName, parse_name
 from strata.doctor.finding import Finding, Level, fail, ok, warn
 from strata.doctor.host import check_disk
 from strata.errors import HardwareError, StrataError, UnfetchedError
@@ -23,8 +23,6 @@ from strata.store.peek import peek_at
 from strata.store.reader import Store
 from strata.store.sources import Source, open_source, source_path
 from strata.store.sources.hub import CONFIG, fetch_shape
-
-CHECKPOINT_ADVICE = f"fetch or copy the files again; a model is {ACCEPTED}"
 
 
 def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> Iterator[Finding]:
@@ -47,7 +45,7 @@ def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> I
         yield warn("model", f"not looked at: {error}", f"strata fetch {source}")
         return
     except StrataError as error:
-        yield fail("model", str(error), CHECKPOINT_ADVICE)
+        yield fail("model", str(error))
         return
     weight_bytes = int(weight_parts(found.model, dtype, found.expert_format).total)
     yield _fit(found.model, dtype, weight_bytes, memory)

@@ -24,3 +24,8 @@ SERVE = {
 }
 BENCH = {name: SERVE[name] for name in ("prometheus-client", "tqdm", "nvidia-ml-py")} | {"aiohttp": "aiohttp"}
 EXTRAS: Mapping[str, Mapping[str, str]] = {"serve": SERVE, "bench": BENCH}
+
+
+def install_hint(extra: str) -> str:
+    """How an extra is installed: from a checkout or a wheel, since no index has Strata."""
+    return f"pip install '.[{extra}]' in a checkout of Strata, or 'PATH.whl[{extra}]' with its wheel"

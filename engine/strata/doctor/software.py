@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from strata.doctor.finding import Finding, fail, ok, warn
-from strata.doctor.packages import SERVE
+from strata.doctor.packages import SERVE, install_hint
 from strata.errors import HardwareError
 from strata.native.library import variants
 
@@ -29,7 +29,7 @@ def check_software(
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        yield fail("packages", f"not installed: {', '.join(missing)}", "pip install 'strata-engine[serve]'")
+        yield fail("packages", f"not installed: {', '.join(missing)}", install_hint("serve"))
     else:
         yield ok("packages", ", ".join(f"{name} {number}" for name, number in found.items()))
     torch = found.get("torch", "")

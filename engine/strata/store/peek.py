@@ -7,7 +7,9 @@ from pathlib import Path
 
 from strata.config import ModelConfig, read_hf_config
 from strata.config.model_name import HubName, parse_name
-from strata.config.public import find_shape
+from strata.config.public import SHAPES, find_shape
+from strata.errors import CheckpointError, UnsupportedModelError
+from strata.plan.known import PUBLISHED
 from strata.plan.shape import Role, needed
 from strata.store.files import read_json
 from strata.store.manifest import KEY, Manifest
@@ -30,16 +32,28 @@ class Peek:
 def peek(source: str) -> Peek:
     """What the user names: a ``config.json`` or a directory with one (weights need not be there; a store is such a
     directory), a public shape by name, a .gguf file of which the header is read, ``builtin://NAME``, or a name on the
-    Hub, from which only config.json is fetched; a GGUF on the Hub must be here already.
+    Hub, from which only config.json is fetched unless it comes along; a GGUF on the Hub must be here already.
 
     Raises CheckpointError when it is none of these or is damaged, UnsupportedModelError for an architecture that Strata
     does not run, and what ``strata.store.sources.hub.fetch_shape`` raises.
     """
-    shape = find_shape(source)
+    shape = find_public(source)
     if shape is not None:
         return peek_at(shape)
     name = parse_name(source)
-    return peek_at(fetch_shape(name) if isinstance(name, HubName) else source_path(name))
+    try:
+        path = fetch_shape(name) if isinstance(name, HubName) else source_path(name)
+    except UnsupportedModelError:
+        raise
+    except CheckpointError as error:
+        raise type(error)(f"{error}. Shapes that come along: {', '.join(SHAPES)}") from error
+    return peek_at(path)
+
+
+def find_public(source: str) -> Path | None:
+    """The config.json that comes along for a shape's name, or for the model on the Hub that has this shape."""
+    on_hub = isinstance(parse_name(source), HubName)
+    return SHAPES[PUBLISHED[source]] if on_hub and source in PUBLISHED else find_shape(source)
 
 
 def peek_at(path: Path) -> Peek:

@@ -170,7 +170,10 @@ def verify(root: Path, shard: Shard, read: Count) -> None:
 
 def altered(root: Path, file: str, what: str) -> CheckpointError:
     """The error for a file of a store that is not as it was written."""
-    return CheckpointError(f"{root / file}: {what}. The store is damaged; delete {root} and convert the model again")
+    return CheckpointError(
+        f"{root / file}: {what}. The store is damaged; convert the model again, "
+        f"and before that remove {root} if nothing but the store is in it"
+    )
 
 
 def torch_dtype(name: str) -> Any:

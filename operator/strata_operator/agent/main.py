@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INSTALL_HINT = "pip install 'strata-engine[operator]'"
+INSTALL_HINT = "pip install '.[operator]' in a checkout of Strata, or 'PATH.whl[operator]' with its wheel"
 STOP_SECONDS = 20.0
 
 _ABOUT = """\

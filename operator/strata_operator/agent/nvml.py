@@ -276,7 +276,7 @@ def load_library() -> Any:
         import pynvml
     except ImportError as error:
         raise DriverMissingError(
-            "the Python package nvidia-ml-py is not installed: pip install 'strata-engine[operator]'"
+            "the Python package nvidia-ml-py is not installed: pip install '.[operator]' in a checkout of Strata"
         ) from error
     return pynvml
 

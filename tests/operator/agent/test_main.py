@@ -84,7 +84,7 @@ def test_without_its_requirements_it_says_what_to_install(tmp_path: Path) -> Non
     command = [sys.executable, "-c", code, "show", f"--fake={tmp_path}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "yaml is not installed; the agent needs: pip install 'strata-engine[operator]'" in done.stderr
+    assert "yaml is not installed; the agent needs: pip install '.[operator]'" in done.stderr
 
 
 def test_the_agent_needs_no_kopf_and_no_torch() -> None:
