@@ -92,6 +92,8 @@ def oldest(cluster: Cluster) -> dict[str, int]:
 
 
 def test_up_again_changes_nothing(cluster: Cluster) -> None:
+    # Between two programs of its start a process has the role of neither.
+    cluster.wait_for(lambda: "kwok" in oldest(cluster), 30, "what was started last to run its own program")
     before = oldest(cluster)
     said: list[str] = []
     again = Cluster.up(cluster.name, report=said.append)

@@ -39,7 +39,8 @@ class Agents:
             "image.tag": tag,
             "agent.enabled": True,
             "agent.fake": {"cards": [card]} if card else {},
-            "agent.nodeSelector": {"kubernetes.io/hostname": cluster.node},
+            # Without the chart's own label, which the real node has not.
+            "agent.nodeSelector": {"kubernetes.io/hostname": cluster.node, "nvidia.com/gpu.present": None},
         }
 
     def apply(self, prefix: str, names: tuple[str, ...]) -> None:
