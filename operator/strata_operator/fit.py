@@ -13,7 +13,9 @@ from strata.plan.cards import find_card, pcie_gbps
 from strata.plan.estimate import estimate
 from strata.plan.fit import Machine
 from strata.plan.known import Shape, known
+from strata.plan.memory import PROCESS_BYTES
 from strata.plan.speed import Rates
+from strata.plan.units import format_bytes
 from strata_operator import shortage
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.model import StrataModel
@@ -22,6 +24,7 @@ from strata_operator.card import place, whole_bytes
 from strata_operator.inventory import GIB, Candidate, candidates, describe
 from strata_operator.placement import needs
 from strata_operator.shortage import EXPERT_MEMORY, VRAM, Shortage, explain, listed
+from strata_operator.wording import in_words_of_the_spec
 
 # What the engine leaves of a pod's memory to itself when it pins the rest for experts (strata.memory.host).
 HEADROOM_BYTES = 1 << 30
@@ -76,7 +79,7 @@ def judge(model: StrataModel, shape: Shape | None, nodes: Sequence[StrataNode]) 
             return Verdict(None, "NoInventory", "no node agent tells of a GPU; the engine judges when it starts")
         return _on_cards(model, shape, matching, short)
     except StrataError as error:  # max_model_len beyond the checkpoint's positions
-        return Verdict(False, "InvalidSettings", str(error))
+        return Verdict(False, "InvalidSettings", in_words_of_the_spec(str(error)))
 
 
 def least_vram_gib(model: StrataModel) -> int | None:
@@ -116,10 +119,9 @@ def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
     machine = Machine(None, model.hardware.memory_bytes, Rates(device=0.0))
     found = estimate(shape.config, _config(model), machine, expert_format=shape.expert_format)
     if found.fit.problem is not None:
-        return Verdict(
-            False, "NotEnoughMemory", f"spec.hardware.memory is {model.hardware.memory}: {found.fit.problem}"
-        )
-    placed = int(found.parts.total) + found.fit.workspace + found.fit.kv
+        given = f"spec.hardware.memory is {model.hardware.memory}, {format_bytes(PROCESS_BYTES)} of it for the process"
+        return Verdict(False, "NotEnoughMemory", f"{given}: {in_words_of_the_spec(found.fit.problem)}")
+    placed = PROCESS_BYTES + int(found.parts.total) + found.fit.workspace + found.fit.kv
     words = f"fits into spec.hardware.memory {model.hardware.memory}"
     return Verdict(
         True, "Fits", words, {"vramBytes": 0, "hostBytes": placed, "diskBytes": 0, "limitingResource": "RAM"}
@@ -169,7 +171,8 @@ def _on_card(model: StrataModel, shape: Shape, one: Candidate) -> tuple[Shortage
     """What is short on that node, or the plan there."""
     placed = place(shape, _config(model), one.gpu.vram_bytes, one.gpu.usable_vram_bytes)
     if placed.problem is not None:
-        return Shortage(VRAM, placed.vram_bytes, placed.plan.capacity_bytes, placed.problem), {}
+        advice = in_words_of_the_spec(placed.problem)
+        return Shortage(VRAM, placed.vram_bytes, placed.plan.capacity_bytes, advice), {}
     if model.engine.expert_placement == "vram" and placed.host_bytes:
         needed, why = whole_bytes(shape, _config(model)), "engine.expertPlacement is vram; auto needs less"
         return Shortage(VRAM, needed, placed.plan.capacity_bytes, why), {}

@@ -152,7 +152,7 @@ def test_a_store_has_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert peek(str(store)).dtype == "int8"
     found = as_json(capsys, str(store))
     assert list(found["dtypes"]) == ["int8"]
-    assert found["dtypes"]["int8"]["weights"]["total"] == pytest.approx(Store.open(store).num_bytes, rel=0.05)
+    assert found["dtypes"]["int8"]["fit"]["store_bytes"] == pytest.approx(Store.open(store).num_bytes, rel=0.05)
     assert main(["plan", str(store), "--dtype", "int4"]) == 2
     assert "the store is int8" in capsys.readouterr().err
 

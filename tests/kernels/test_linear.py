@@ -10,6 +10,7 @@ import torch
 from strata import quant
 from strata.kernels.dequantize.reference import dequantize
 from strata.kernels.linear import cpu, reference
+from strata.plan.parts import PREPARED_BITS
 
 BF16_ERROR = 6e-3  # relative norm: activations, weights' steps and result are rounded to 8 bits each
 
@@ -82,6 +83,13 @@ def test_cpu_product_without_bias(kind: str) -> None:
     packed, bias, x, expected = make(kind, 64, 64, 3, torch.bfloat16)
     found = cpu.prepare(kind, packed.parts, None, torch.bfloat16)(x)
     assert relative(found, expected - bias.bfloat16().double()) < BF16_ERROR
+
+
+@pytest.mark.parametrize("kind", PREPARED_BITS)
+def test_a_plan_knows_what_the_cpu_keeps_of_a_weight(kind: str) -> None:
+    rows, cols = 128, 256
+    linear = cpu._TiledLinear(kind, make(kind, rows, cols, 1, torch.bfloat16)[0].parts, None)
+    assert 8 * (linear.tiles.nbytes + linear.steps.nbytes) == PREPARED_BITS[kind] * rows * cols
 
 
 def test_unknown_order_of_nibbles_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:

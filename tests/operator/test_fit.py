@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import copy
+from math import ceil
 from typing import Any
 
 import pytest
 
+from strata.config import EngineConfig
+from strata.plan.known import known
+from strata.plan.memory import PROCESS_BYTES, DeviceMemory, size_memory
+from strata.plan.parts import loaded_parts
 from strata_operator.api.node import StrataNode
 from strata_operator.card import CACHED_FORMATS
 from strata_operator.fit import HEADROOM_BYTES, Verdict, judge, least_vram_gib, shape_of
@@ -69,7 +74,7 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             [node_object()],
             {"engine": {"maxModelLen": 40960, "numKvTokens": 400_000}},
             "NotEnoughVram",
-            ["gpu-1, has 21.6 GiB", "num_kv_tokens"],
+            ["gpu-1, has 21.6 GiB", "engine.numKvTokens"],
             id="the KV cache is too large, and what would fit",
         ),
         pytest.param(
@@ -118,7 +123,7 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             [node_object()],
             {"engine": {"maxModelLen": 1_000_000}},
             "InvalidSettings",
-            ["max_model_len is 1000000; the checkpoint's positions reach 40960"],
+            ["engine.maxModelLen is 1000000; the checkpoint's positions reach 40960"],
             id="beyond the checkpoint's positions",
         ),
         pytest.param(
@@ -129,7 +134,11 @@ def test_without_a_calibration_nothing_is_expected() -> None:
                 "engine": {},
             },
             "NotEnoughMemory",
-            ["spec.hardware.memory is 512Mi", "max_model_len"],
+            [
+                "spec.hardware.memory is 512Mi",
+                "one sequence of engine.maxModelLen 8192",
+                "more of spec.hardware.memory",
+            ],
             id="a CPU model in too little memory",
         ),
     ],
@@ -175,6 +184,21 @@ def test_a_cpu_model_fits_into_its_own_memory_whatever_the_nodes() -> None:
     assert found == verdict(node_object(), **spec)
     assert found.plan is not None
     assert 0 < found.plan["hostBytes"] < 3 << 30
+
+
+@pytest.mark.parametrize("memory", ["512Mi", "600Mi", "940Mi", "1Gi", "1200Mi"])
+def test_a_cpu_model_fits_where_its_engine_starts(memory: str) -> None:
+    """What the engine's planner says once the process itself has taken its part."""
+    hardware = {"accelerator": "cpu", "cpu": 1, "memory": memory}
+    spec: dict[str, Any] = {"model": {"source": "builtin://smollm2-135m"}, "hardware": hardware, "engine": {}}
+    shape = known("builtin://smollm2-135m")
+    assert shape is not None
+    left = model(**spec).hardware.memory_bytes - PROCESS_BYTES
+    weights = ceil(loaded_parts(shape.config, "int4", "cpu").total)
+    settings = EngineConfig(model="", dtype="int4")
+    plan = size_memory(shape.config, settings, DeviceMemory("cpu", left, left), weights, 2)
+    assert verdict(**spec).fits is plan.fits
+    assert plan.fits is (memory == "1200Mi")
 
 
 def test_the_driver_s_part_of_the_card_is_not_filled() -> None:

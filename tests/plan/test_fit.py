@@ -13,8 +13,8 @@ from strata.errors import HardwareError, OptionError
 from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.estimate import estimate
 from strata.plan.fit import HOST_SHARE, Fit, Machine, fit
-from strata.plan.memory import DeviceMemory, MemoryPlan, kv_token_bytes, plan_memory
-from strata.plan.parts import weight_parts
+from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, kv_token_bytes, plan_memory
+from strata.plan.parts import loaded_parts
 from strata.plan.speed import Rates, Shares
 from tests.plan.configs import public
 
@@ -76,7 +76,8 @@ def test_a_cpu_reads_everything_from_its_memory() -> None:
     found = place("qwen3-30b-a3b", vram_gib=None, ram_gib=32)
     assert found.problem is None
     assert (found.slots, found.ram_experts) == (found.parts.num_experts, 0)
-    assert found.capacity == 32 * GIB
+    assert found.capacity == 32 * GIB - PROCESS_BYTES
+    assert found.store_bytes < found.shared + found.parts.experts, "its kernels keep more than the store"
     too_small = place("qwen3-30b-a3b", vram_gib=None, ram_gib=16)
     assert too_small.problem is not None
     assert too_small.problem.startswith("cpu has not the memory for one sequence of max_model_len 8192")
@@ -87,7 +88,8 @@ def test_a_cpu_reads_everything_from_its_memory() -> None:
 def test_what_fits_is_what_the_engine_serves(name: str, vram_gib: float | None) -> None:
     """From where nothing fits to where all sequences are whole; experts beyond a card are not served yet."""
     config, model = settings(num_seqs=16), public(name)
-    weight_bytes = math.ceil(weight_parts(model, "int4").total)
+    device = "cpu" if vram_gib is None else "cuda"
+    weight_bytes = math.ceil(loaded_parts(model, "int4", device).total)
 
     def served(memory: DeviceMemory) -> MemoryPlan | str:
         try:
@@ -97,7 +99,8 @@ def test_what_fits_is_what_the_engine_serves(name: str, vram_gib: float | None) 
 
     outcomes = set()
     for size in (4, 5.5, 8, 16, 18, 20, 24, 40, 64):
-        memory = DeviceMemory("cpu" if vram_gib is None else "cuda", int(size * GIB), int(size * GIB))
+        room = int(size * GIB) - (PROCESS_BYTES if vram_gib is None else 0)
+        memory = DeviceMemory(device, room, room)
         found = place(name, vram_gib=vram_gib and size, ram_gib=size, config=config)
         plan = served(memory)
         if isinstance(plan, str):

@@ -127,7 +127,7 @@ def test_one_sequence_that_does_not_fit_says_what_would() -> None:
 
 def test_weights_that_do_not_fit_ask_for_a_smaller_dtype() -> None:
     missing = SEQUENCE * TOKEN + int(1.53 * MIB)
-    with pytest.raises(HardwareError, match=r"leaves 0 B\. What fits: dtype int8, or 2\.1 MiB more .* of memory"):
+    with pytest.raises(HardwareError, match=r"leaves 0 B\. What fits: dtype int4, or 2\.1 MiB more .* of memory"):
         plan(-int(1.53 * MIB), config(max_num_seqs=1), "cpu")
     assert missing > int(2.02 * MIB), "the memory is rounded up"
 

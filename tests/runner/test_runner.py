@@ -11,8 +11,10 @@ import torch
 
 from strata import quant
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from strata.config.engine import DTYPES
 from strata.errors import HardwareError, OptionError
 from strata.plan.memory import DeviceMemory
+from strata.plan.parts import loaded_parts
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
 from strata.runner.threads import FIRST_INTERVAL
@@ -95,6 +97,13 @@ def test_a_cpu_too_small_is_refused_before_the_weights_are_read(
     monkeypatch.setattr(runner_module, "device_memory", lambda *args, **kwargs: memory)
     with pytest.raises(HardwareError, match="cpu has not the memory for one sequence of max_model_len 128"):
         Runner.load(open_store(checkpoint, "bf16"), config(), lambda *now: pytest.fail("weights were read"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_a_cpu_s_weights_take_is_what_was_planned(dtype: str, checkpoint: Path) -> None:
+    store = open_store(checkpoint, dtype)
+    planned = loaded_parts(store.model_config, dtype, "cpu").total
+    assert Runner.load(store, config(max_model_len=100)).plan.weight_bytes == pytest.approx(planned, abs=1)
 
 
 def test_a_length_beyond_the_checkpoint_is_refused(checkpoint: Path) -> None:

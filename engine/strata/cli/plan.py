@@ -93,7 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     on_card = machine.vram_bytes is not None
     print(f"{name}: {_about(model)}\n")
-    sections = (parts_table(model, found), fit_table(found, on_card=on_card), speed_table(found, arguments.concurrency))
+    sections = (
+        parts_table(model, found, on_card=on_card),
+        fit_table(found, on_card=on_card),
+        speed_table(found, arguments.concurrency),
+    )
     print("\n\n".join("\n".join(lines) for lines in sections if lines))
     print("\nassumed:\n" + "\n".join(f"- {line}" for line in assumptions))
     return 0
@@ -141,7 +145,7 @@ def _machine(arguments: argparse.Namespace) -> Machine:
 
 def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Estimate]) -> list[str]:
     from strata.plan.fit import HOST_SHARE
-    from strata.plan.memory import CPU_KV_SHARE
+    from strata.plan.memory import CPU_KV_SHARE, PROCESS_BYTES
 
     rates = machine.rates
     bytes_only = "nothing but bytes is counted: no arithmetic, no launches, no sampling; prefill is not in it"
@@ -149,7 +153,8 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
         ram = format_bytes(machine.ram_bytes or 0)
         rate = f"{rates.device / 1e9:.0f} GB/s"
         return [
-            f"the CPU computes and reads {ram} of RAM at {rate}; of what the weights leave, the KV cache takes up to "
+            f"the CPU computes and reads {ram} of RAM at {rate}; server and engine take "
+            f"{format_bytes(PROCESS_BYTES)} of that, and of what weights and workspace leave, the KV cache up to "
             f"{CPU_KV_SHARE:.0%}",
             bytes_only,
         ]
@@ -172,4 +177,5 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
         f"PCIe {arguments.pcie or card.pcie} carries {rates.pcie / 1e9:.1f} GB/s, expert kernels on the CPU reach "
         f"{rates.cpu / 1e9:.0f}; both together no more than host memory, {rates.dram / 1e9:.0f}",
         "every expert is taken as often as any other; real routing is uneven, which helps a cache in VRAM",
+        "VRAM is a cache of experts; those that a step misses come over PCIe or are computed by the CPU, a share each",
     ]

@@ -14,8 +14,8 @@ from functools import cache, partial
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.advice import Fits, Way, find_ways
-from strata.plan.memory import DeviceMemory, MemoryPlan, explain, size_memory
-from strata.plan.parts import WeightParts, weight_parts
+from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, explain, size_memory
+from strata.plan.parts import WeightParts, loaded_parts, weight_parts
 from strata.plan.speed import Rates, Shares
 
 # Share of the host's memory that experts may take: the system, the server and page cache live there too.
@@ -24,8 +24,8 @@ HOST_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a model is planned for. ``vram_bytes`` None: a CPU computes. ``ram_bytes``: what is free; None, which goes
-    with a card alone: as much as is needed."""
+    """What a model is planned for. ``vram_bytes`` None: a CPU computes. ``ram_bytes``: what is free before Strata
+    starts; None, which goes with a card alone: as much as is needed."""
 
     vram_bytes: int | None
     ram_bytes: int | None
@@ -33,11 +33,12 @@ class Machine:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Of the device that computes."""
+        """Of the device that computes, for weights, workspace and KV cache."""
         if self.vram_bytes is not None:
             return DeviceMemory("cuda", self.vram_bytes, self.vram_bytes)
         assert self.ram_bytes is not None, "a machine without a card computes in its RAM"
-        return DeviceMemory("cpu", self.ram_bytes, self.ram_bytes)
+        left = max(0, self.ram_bytes - PROCESS_BYTES)
+        return DeviceMemory("cpu", left, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class Fit:
     """Bytes in the computing device's memory and beside it, for ``num_seqs`` sequences of ``max_model_len`` tokens, of
     which the KV cache holds ``num_whole_seqs`` at once."""
 
-    parts: WeightParts
+    parts: WeightParts  # as the device has them
+    store_bytes: float  # of all weights on disk
     capacity: int  # that Strata may fill of the device's memory
     shared: int
     kv: int
@@ -93,7 +95,7 @@ def fit(
     ``expert_format``: see ``weight_parts``. ``element_bytes``: of KV cache and activations. Raises OptionError for a
     ``max_model_len`` beyond the checkpoint's positions.
     """
-    memory, weights = machine.memory, cache(lambda dtype: weight_parts(model, dtype, expert_format))
+    memory, weights = machine.memory, cache(lambda dtype: loaded_parts(model, dtype, memory.device, expert_format))
 
     def size(changed: EngineConfig, *, with_experts: bool) -> MemoryPlan:
         parts = weights(changed.dtype)
@@ -113,6 +115,7 @@ def fit(
     resize = partial(size, with_experts=holds_all)
     return Fit(
         parts,
+        weight_parts(model, config.dtype, expert_format).total,
         plan.capacity_bytes,
         int(parts.shared),
         plan.kv_bytes,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from strata import quant
 from strata.config import ModelConfig
 from strata.plan.shape import Role, TensorSpec, needed, stored_format
 
+# Bits of a weight that the CPU's kernels have re-ordered (kernels.linear.cpu); other formats stay as they are stored.
+PREPARED_BITS = {"int8": 10, "int4": 5}
+
 PLAIN_BYTES = 2  # of a number in a norm, bias or sink, which keep the source's type: bf16 as a rule
+
+HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class WeightParts:
     """Bytes of each part. ``dense``: MLPs of layers without experts, and experts that every token passes."""
 
     embedding: float
-    head: float  # 0: the embedding is the head, too
+    head: float  # 0: the embedding is the head, too, and one copy serves as both
     attention: float
     dense: float
     router: float
@@ -59,16 +64,49 @@ class WeightParts:
 def weight_parts(model: ModelConfig, dtype: str, expert_format: str | None = None) -> WeightParts:
     """The parts in a store of ``dtype``. ``expert_format``: what experts are packed in whatever it is; None: in it."""
 
-    def size(spec: TensorSpec) -> int:
-        name = stored_format(spec, dtype)
-        if spec.role is Role.EXPERT and expert_format is not None:
-            name = expert_format
-        if name is None:
-            return PLAIN_BYTES * prod(spec.shape)
-        rows, cols = spec.shape
-        return quant.get(name).num_bytes(rows, cols)
+    return sum_parts(model, lambda spec: _stored_bytes(spec, _format(spec, dtype, expert_format)))
 
-    return sum_parts(model, size)
+
+def loaded_parts(model: ModelConfig, dtype: str, device: str, expert_format: str | None = None) -> WeightParts:
+    """The parts in the memory of a device ("cpu" or "cuda"): a card has them as the store, a CPU as
+    ``prepared_parts``. Arguments else as of ``weight_parts``."""
+    if device != "cpu":
+        return weight_parts(model, dtype, expert_format)
+    return prepared_parts(model, lambda spec: _format(spec, dtype, expert_format))
+
+
+def prepared_parts(model: ModelConfig, format_of: Callable[[TensorSpec], str | None]) -> WeightParts:
+    """The parts as the CPU's kernels re-order them, of a store that keeps a tensor in ``format_of(spec)``, None being
+    no bit format. A tied embedding is there twice, once for each use."""
+
+    def prepared(spec: TensorSpec) -> float:
+        name = format_of(spec)
+        if name in PREPARED_BITS:
+            return PREPARED_BITS[name] * prod(spec.shape) / 8
+        return _stored_bytes(spec, name)
+
+    def size(spec: TensorSpec) -> float:
+        is_table = spec.role is Role.EMBEDDING and spec.name != HEAD  # rows are gathered as they are stored
+        return _stored_bytes(spec, format_of(spec)) if is_table else prepared(spec)
+
+    parts = sum_parts(model, size)
+    if not model.tie_word_embeddings:
+        return parts
+    table = next(spec for spec in needed(model) if spec.role is Role.EMBEDDING)
+    return replace(parts, head=prepared(table))
+
+
+def _format(spec: TensorSpec, dtype: str, expert_format: str | None) -> str | None:
+    if spec.role is Role.EXPERT and expert_format is not None:
+        return expert_format
+    return stored_format(spec, dtype)
+
+
+def _stored_bytes(spec: TensorSpec, name: str | None) -> int:
+    if name is None:
+        return PLAIN_BYTES * prod(spec.shape)
+    rows, cols = spec.shape
+    return quant.get(name).num_bytes(rows, cols)
 
 
 def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> WeightParts:
@@ -96,7 +134,7 @@ def _part(spec: TensorSpec) -> str:
     if spec.expert is not None:
         return "experts"
     if spec.role is Role.EMBEDDING:
-        return "head" if spec.name == "lm_head.weight" else "embedding"
+        return "head" if spec.name == HEAD else "embedding"
     if spec.role is Role.ROUTER or spec.name.endswith(".mlp.gate.bias"):
         return "router"
     if ".self_attn." in spec.name:

@@ -15,13 +15,17 @@ from strata.plan.units import format_bytes
 _NAME_WIDTH, _WIDTH = 36, 14
 
 
-def parts_table(model: ModelConfig, estimates: Sequence[Estimate]) -> list[str]:
+def parts_table(model: ModelConfig, estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
     """Bytes of every part of the model, and of what a token reads."""
     kv_token = kv_token_bytes(model, KV_BYTES)
     fit = estimates[0].fit
-    lines = [_row("weights", [estimate.dtype for estimate in estimates])]
+    title = "weights" if on_card else "weights, as the CPU's kernels want"
+    lines = [_row(title, [estimate.dtype for estimate in estimates])]
     rows: list[tuple[str, Callable[[Estimate], float]]] = [
-        ("embedding, also the head" if model.tie_word_embeddings else "embedding", lambda e: e.parts.embedding),
+        (
+            "embedding, also the head" if model.tie_word_embeddings and on_card else "embedding",
+            lambda e: e.parts.embedding,
+        ),
         ("head", lambda e: e.parts.head),
         ("attention", lambda e: e.parts.attention),
         ("dense MLPs", lambda e: e.parts.dense),
@@ -66,7 +70,7 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
             lines.append(
                 _bytes_row("disk: experts beyond RAM", estimates, lambda e: e.fit.disk_experts * e.parts.expert)
             )
-    lines.append(_bytes_row("disk: the store", estimates, lambda e: e.parts.total))
+    lines.append(_bytes_row("disk: the store", estimates, lambda e: e.fit.store_bytes))
     lines += [f"{e.dtype} does not fit: {e.fit.problem}." for e in estimates if e.fit.problem]
     lines += [f"{e.dtype}: {e.fit.shortage}." for e in estimates if e.fit.shortage]
     return lines

@@ -209,7 +209,7 @@ def manifest(name: str, source: str = "builtin://smollm2-135m", **spec: Any) -> 
         "spec": {
             "model": {"source": source},
             "engine": {"maxModelLen": 2048},  # with which the built-in model fits into so little memory
-            "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "512Mi"},
+            "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "1Gi"},
             "cache": {"hostPath": f"/tmp/strata-operator-tests/{name}"},
             **spec,
         },
