@@ -15,7 +15,7 @@ from strata_operator.api.observed import Observed
 
 Manifest = Mapping[str, Any]
 # What a pod is made of: it changes together or not at all, for a pod that is started anew reads the ConfigMap again.
-_HELD = ("ConfigMap", "Deployment")
+HELD_KINDS = ("ConfigMap", "Deployment")
 _WAITS = (PREFLIGHT, PREFLIGHT_FAILED)  # of a new spec that may have begun already, and goes no further
 
 
@@ -62,7 +62,7 @@ def plan(
         if blocked or waiting:
             break  # a pod must not start with a ServiceAccount or a ConfigMap that is not ours
         child = observed.children.get(kind)
-        if hold and kind in _HELD and (child is None or _differs(child, manifest) or hold.reason in _WAITS):
+        if hold and kind in HELD_KINDS and (child is None or _differs(child, manifest) or hold.reason in _WAITS):
             held = hold
         elif child is None:
             actions.append(Action("create", manifest, None))

@@ -27,7 +27,7 @@ from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
-from strata_operator.plan import Action, Manifest, Plan
+from strata_operator.plan import HELD_KINDS, Action, Manifest, Plan
 from strata_operator.render import JOB, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
@@ -210,7 +210,8 @@ def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
             Event("Normal", PREFLIGHT, "tries image and weights of the new spec before a pod is stopped for it")
         )
     made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
-    if made and (not previous or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
+    was_held = conditions.find(previous, FITS).get("status") == "False" and set(made) <= set(HELD_KINDS)
+    if made and (not previous or was_held or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from strata_operator import placement
@@ -13,6 +14,8 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.plan import Manifest, Plan
 from strata_operator.render import revision_of
+
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 
 
 def own_deployment(model: StrataModel, observed: Observed) -> Child | None:
@@ -60,6 +63,12 @@ def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: 
     if not troubles:
         return None
     first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
-    if first.reason == "Unschedulable":
-        return Trouble(first.reason, f"needs {placement.needs(model.hardware)}; the scheduler says: {first.message}")
-    return first
+    return _unschedulable(model, first) if first.reason == "Unschedulable" else first
+
+
+def _unschedulable(model: StrataModel, trouble: Trouble) -> Trouble:
+    claim = _NO_CLAIM.search(trouble.message)
+    if claim is not None:
+        words = f'PersistentVolumeClaim "{claim[1]}" not found in namespace {model.namespace}; create it'
+        return Trouble(trouble.reason, f"{words}, or name another in the spec")
+    return Trouble(trouble.reason, f"needs {placement.needs(model.hardware)}; the scheduler says: {trouble.message}")

@@ -134,6 +134,10 @@ def test_what_fits_nowhere_starts_no_pod_until_a_node_changes() -> None:
     assert ("Deployment", *KEY) in world.client.objects
     assert world.condition("Fits")["status"] == "True"
     assert world.model["status"]["plan"]["node"] == "large"
+    assert [message for reason, message in world.client.told() if reason == "Created"][1:] == [
+        "created ConfigMap, Deployment"
+    ]
+    assert "Restored" not in world.client.events()
     assert world.run() == Result("unchanged")
 
 

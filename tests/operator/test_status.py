@@ -274,6 +274,14 @@ def test_no_node_names_the_cards_and_the_scheduler_s_words() -> None:
     assert message.endswith("0/1 nodes are available")
 
 
+def test_a_claim_that_is_not_there_is_to_be_made() -> None:
+    said = '0/1 nodes are available: persistentvolumeclaim "nope" not found. not found'
+    made = told(rollout(1, ready=0), replace(pod(trouble=Trouble("Unschedulable", said)), node=None))
+    assert find(made, "Degraded")["message"] == (
+        'PersistentVolumeClaim "nope" not found in namespace ns; create it, or name another in the spec'
+    )
+
+
 def test_the_reason_told_does_not_depend_on_the_names_of_pods() -> None:
     one, other = Trouble("EngineFailed", "a"), Trouble("OutOfMemory", "b")
     first = told(rollout(2, ready=0), pod("x", trouble=one), pod("y", trouble=other), replicas=2)
