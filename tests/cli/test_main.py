@@ -185,7 +185,10 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["serve", "m", "--gpu-memory-utilization", "nan"], "a number above 0, up to 1"),
         pytest.param(["serve", "m", "--decode-latency-ms", "-1"], "a number of milliseconds, or 0 for none"),
         pytest.param(["serve", "m", "--no-enable-chunked-prefill"], "set --max-num-batched-tokens to --max-model-len"),
-        pytest.param(["serve", "m", "--max-model-length", "9"], "--max-model-length 9: not known to 'strata serve'"),
+        pytest.param(
+            ["serve", "m", "--max-model-length", "9"], "not known to 'strata serve', which has --max-model-len; see"
+        ),
+        pytest.param(["serve", "m", "--zzz=1"], "--zzz=1: not known to 'strata serve'; see 'strata serve --help'"),
         pytest.param(["serve", "m", "--allowed-origins", "chat.example"], "a scheme and a host like https://"),
         pytest.param(["serve", "m", "--allowed-origins", "https://a,https://b/c"], "'https://b/c' is no origin"),
         pytest.param(["serve", "m", "--api-key-file", "/nowhere"], "the API keys in /nowhere cannot be read"),
@@ -214,7 +217,7 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["doctor", "a/b", "--model", "c/d"], "two models given"),
         pytest.param(["doctor", "--revision", "v1"], "--revision 'v1' is given without a model"),
         pytest.param(["bench", "decode", "m", "--revision", "v1"], "is for models on the Hub, ORG/NAME; 'm'"),
-        pytest.param(["bench", "serve", "--api-key", "k"], "--api-key k: not known to 'strata bench'"),
+        pytest.param(["bench", "serve", "--api-key", "k"], "--api-key k: not known to 'strata bench serve'"),
         pytest.param(["plan", "m", "--dtype", "int3"], "choose from"),
         pytest.param(["chatt"], "invalid choice: 'chatt'"),
         pytest.param([], "COMMAND"),

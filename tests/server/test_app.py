@@ -446,7 +446,7 @@ def test_loading_is_shown_by_ready_and_answered_with_a_time_to_wait(serve: Serve
     assert (body["status"], body["phase"], body["bytes_done"], body["bytes_total"]) == ("loading", "load", 30, 100)
     assert served.client.get("/health").status_code == 200
     for response in (served.chat(), served.client.get("/v1/models")):
-        assert "30 of 100 bytes" in error_of(response, 503)["message"]
+        assert "30 B of 100 B" in error_of(response, 503)["message"]
         assert int(response.headers["retry-after"]) > 0
     assert served.metric("strata_engine_ready") == 0
     assert served.metric("strata_load_bytes", state="done") == 30

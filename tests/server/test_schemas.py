@@ -40,7 +40,7 @@ def refusal(schema: Any, body: Any) -> RequestError:
     [
         pytest.param(b"", "invalid_json", "line 1, column 1", id="empty"),
         pytest.param(b'{"a": ', "invalid_json", "line 1, column 7", id="cut off"),
-        pytest.param(b"[1]", "invalid_json", "must be a JSON object", id="not an object"),
+        pytest.param(b"[1]", "invalid_value", "must be a JSON object", id="not an object"),
         pytest.param(b'{"prompt": "\xff"}', "invalid_encoding", "0xff at offset 12", id="not UTF-8"),
         pytest.param(b'{"prompt": "a", "temperature": NaN}', "invalid_json", "NaN", id="a constant of JavaScript"),
         pytest.param(b'{"prompt": "\\ud800"}', "invalid_json", "surrogate", id="half a character"),
@@ -343,3 +343,16 @@ def test_best_of_is_n(n: int | None) -> None:
 
 def test_long_values_are_cut_in_messages() -> None:
     assert len(str(refusal(ChatRequest, {"messages": "x" * 10_000}))) < 300
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "place"),
+    [
+        pytest.param(ChatRequest, {"prompt": "hello"}, "/v1/completions", id="a text for a chat"),
+        pytest.param(CompletionRequest, {"messages": HELLO}, "/v1/chat/completions", id="a chat for a text"),
+    ],
+)
+def test_what_belongs_to_the_other_route_is_sent_there(schema: type[Body], body: dict[str, Any], place: str) -> None:
+    error = refusal(schema, body)
+    assert (error.code, error.param) == ("unsupported_parameter", next(iter(body)))
+    assert place in str(error)

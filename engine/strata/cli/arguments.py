@@ -7,7 +7,8 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from difflib import get_close_matches
+from typing import Any, NoReturn, TypeVar
 
 from strata.doctor.packages import EXTRAS, install_hint
 from strata.errors import OptionError
@@ -23,6 +24,15 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         options["allow_abbrev"] = False
         super().__init__(**options)  # type: ignore[arg-type]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what is not known here, so that the subcommand that was asked can name its nearest option."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            guess = f", which has {near[0]}" if near else ""
+            raise OptionError(f"{' '.join(unknown)}: not known to '{self.prog}'{guess}; see '{self.prog} --help'")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")

@@ -15,7 +15,7 @@ import strata
 from strata.cli import bench, chat, convert, doctor, fetch, plan, serve, version
 from strata.cli.arguments import Parser
 from strata.config.model_name import ACCEPTED
-from strata.errors import OptionError, StrataError, UsageError
+from strata.errors import StrataError, UsageError
 
 TERMINATION_LOG_BYTES = 4096  # what Kubernetes keeps of it
 
@@ -48,10 +48,7 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
     try:
-        arguments, unknown = build_parser().parse_known_args(argv)
-        if unknown:
-            message = f"{' '.join(unknown)}: not known to 'strata {arguments.command}'"
-            raise OptionError(f"{message}; see 'strata {arguments.command} --help'")
+        arguments = build_parser().parse_args(argv)
         code: int = arguments.run(arguments)
     except StrataError as error:
         return _fail(str(error), 2 if isinstance(error, UsageError) else 1)

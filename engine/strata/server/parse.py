@@ -37,7 +37,7 @@ def parse(schema: type[Request], body: bytes) -> Request:
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not JSON that can be read: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
-        raise RequestError(f"the body is {_shown(data)}; it must be a JSON object", code="invalid_json")
+        raise RequestError(f"the body is {_shown(data)}; it must be a JSON object")
     try:
         return schema.model_validate(data)
     except ValidationError as error:

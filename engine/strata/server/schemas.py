@@ -74,6 +74,8 @@ class ChatRequest(OpenAIRequest, PromptOptions):
     """The body of ``POST /v1/chat/completions``."""
 
     unserved: ClassVar[Unserved] = {
+        "prompt": (None,),
+        "suffix": (None, ""),
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
         "modalities": (None, ["text"]),
@@ -82,6 +84,7 @@ class ChatRequest(OpenAIRequest, PromptOptions):
         "web_search_options": (None,),
     }
     instead: ClassVar[Mapping[str, str]] = {
+        "prompt": "a chat has 'messages', and /v1/completions continues a text",
         "functions": "OpenAI has replaced it: use 'tools'",
         "function_call": "OpenAI has replaced it: use 'tool_choice'",
     }
@@ -136,7 +139,8 @@ Prompt = NonEmpty | Annotated[list[TokenId], Field(min_length=1)]
 class CompletionRequest(OpenAIRequest):
     """The body of ``POST /v1/completions``."""
 
-    unserved: ClassVar[Unserved] = {"suffix": (None, "")}
+    unserved: ClassVar[Unserved] = {"suffix": (None, ""), "messages": (None,)}
+    instead: ClassVar[Mapping[str, str]] = {"messages": "/v1/chat/completions takes them, and a completion a 'prompt'"}
 
     prompt: Prompt | list[Prompt] = Field(
         description="a string, a list of token ids, or a list of several of one of these; none of them empty"
