@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,19 @@ def test_without_a_card_this_machine_s_memory_counts(capsys: pytest.CaptureFixtu
 def test_what_cannot_be_planned_says_why(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", QWEN, *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_on_a_cpu_tables_speak_of_its_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "builtin://smollm2-135m", "--dtype", "int4", "--ram-gib", "3"]) == 0
+    found = capsys.readouterr().out
+    assert "share of a step that goes to reading RAM" in found
+    assert re.search(r"weights without experts +125\.8 MiB", found), "what serve logs as well"
+    assert re.search(r"disk: the store +87\.2 MiB", found)
+
+
+def test_no_expert_is_placed_where_the_model_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "qwen3-30b-a3b", "--dtype", "int4", "--ram-gib", "12"]) == 0
+    assert re.search(r"experts of 6144 +-\n", capsys.readouterr().out)
 
 
 def test_torch_is_not_needed() -> None:

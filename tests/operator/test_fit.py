@@ -181,6 +181,7 @@ def test_a_cpu_model_fits_into_its_own_memory_whatever_the_nodes() -> None:
     }
     found = verdict(**spec)
     assert (found.fits, found.nodes) == (True, ())
+    assert found.message.endswith("whether a node has that free, the scheduler says")
     assert found == verdict(node_object(), **spec)
     assert found.plan is not None
     assert 0 < found.plan["hostBytes"] < 3 << 30

@@ -35,7 +35,8 @@ EPILOG = f"""examples:
 
 MODEL may also be a shape, a config.json, or a directory with one and no weights. From the Hub only config.json is
 fetched, and not for a model whose shape comes along (Qwen/Qwen3-8B); a GGUF there must be here already (strata fetch).
-tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'.
+tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'. The exit code is 0
+whether the model fits or not: --json says which (fits).
 
 shapes: {", ".join(SHAPES)}
 cards: {", ".join(CARDS)}
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     sections = (
         parts_table(model, found, on_card=on_card),
         fit_table(found, on_card=on_card),
-        speed_table(found, arguments.concurrency),
+        speed_table(found, arguments.concurrency, on_card=on_card),
     )
     print("\n\n".join("\n".join(lines) for lines in sections if lines))
     print("\nassumed:\n" + "\n".join(f"- {line}" for line in assumptions))

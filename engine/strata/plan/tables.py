@@ -19,7 +19,7 @@ def parts_table(model: ModelConfig, estimates: Sequence[Estimate], *, on_card: b
     """Bytes of every part of the model, and of what a token reads."""
     kv_token = kv_token_bytes(model, KV_BYTES)
     fit = estimates[0].fit
-    title = "weights" if on_card else "weights, as the CPU's kernels want"
+    title = "weights" if on_card else "weights, as the CPU keeps them"
     lines = [_row(title, [estimate.dtype for estimate in estimates])]
     rows: list[tuple[str, Callable[[Estimate], float]]] = [
         (
@@ -62,7 +62,7 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
     ]
     if estimates[0].parts.num_experts:
         lines.append(_row(f"experts of {estimates[0].parts.num_experts}", [_experts(e) for e in estimates]))
-        lines.append(_bytes_row("  in bytes", estimates, lambda e: e.fit.slots * e.parts.expert))
+        lines.append(_bytes_row("  in bytes", estimates, _expert_bytes))
     lines.append(_row("left over", [_left(e) for e in estimates]))
     if on_card and estimates[0].parts.num_experts:
         lines.append(_bytes_row("host RAM: experts", estimates, lambda e: e.fit.ram_experts * e.parts.expert))
@@ -76,7 +76,7 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
     return lines
 
 
-def speed_table(estimates: Sequence[Estimate], num_seqs: int) -> list[str]:
+def speed_table(estimates: Sequence[Estimate], num_seqs: int, *, on_card: bool) -> list[str]:
     """tok/s at most, and which term takes most of a step."""
     fitting = [estimate for estimate in estimates if estimate.bounds]
     if not fitting:
@@ -92,7 +92,8 @@ def speed_table(estimates: Sequence[Estimate], num_seqs: int) -> list[str]:
             lines.append(_row("  misses on the CPU alone", [_rate(b.cpu_only) for b in bounds]))
         lines.append(_row("  limit", [_share_of_limit(b.best) for b in bounds]))
     limits = dict.fromkeys(bound.best.limit for e in fitting for bound in e.bounds)
-    return [*lines, f"limit: share of a step that goes to {' or '.join(limits)}"]
+    names = [name if on_card else _ON_CPU.get(name, name) for name in limits]
+    return [*lines, f"limit: share of a step that goes to {' or '.join(names)}"]
 
 
 def as_dict(model: ModelConfig, estimates: Sequence[Estimate]) -> dict[str, Any]:
@@ -143,7 +144,13 @@ def _bytes_row(name: str, estimates: Sequence[Estimate], size: Callable[[Estimat
 
 def _experts(estimate: Estimate) -> str:
     slots, num_experts = estimate.fit.slots, estimate.parts.num_experts
+    if estimate.fit.problem is not None:
+        return "-"
     return f"{slots} ({100 * slots // num_experts} %)"
+
+
+def _expert_bytes(estimate: Estimate) -> float:
+    return 0.0 if estimate.fit.problem is not None else estimate.fit.slots * estimate.parts.expert
 
 
 def _whole(estimate: Estimate) -> str:
@@ -162,6 +169,7 @@ def _share_of_limit(line: Roofline) -> str:
     return f"{_SHORT[line.limit]} {100 * line.seconds[line.limit] / sum(line.seconds.values()):.0f} %"
 
 
+_ON_CPU = {"device memory": "reading RAM"}
 _SHORT = {
     "device memory": "memory",
     "experts from host memory": "host",
