@@ -49,6 +49,12 @@ def look(pods: Iterable[Pod], revision: str) -> Look:
     return Look("absent")
 
 
+def superseded(pods: Iterable[Pod], revision: str) -> tuple[str, ...]:
+    """Revisions that preflights try or have tried, and that are not ``revision``, which is served or is to be."""
+    others = {pod.revision for pod in pods if pod.revision not in (None, revision) and not pod.deleting}
+    return tuple(sorted(other for other in others if other is not None))
+
+
 def hold(found: Look, node: str) -> Trouble:
     """Why the new spec's pods are not started yet."""
     if found.trouble is not None:

@@ -34,6 +34,7 @@ from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import at_least
 from strata_operator.plan import Action, Plan, plan
+from strata_operator.preflight import superseded
 from strata_operator.render import JOB, children, preflight
 from strata_operator.rollout import stuck
 from strata_operator.target import Children, aim
@@ -126,6 +127,8 @@ class Reconciler:
             outcome = self._carry_out(model, wanted, done)
         finally:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
+        for revision in superseded(observed.preflight, target.revision):
+            apply.expire_preflight(self._client, model, revision)
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
         retuned = self._tune(key, obj, wishes, has_wishes=tuning.wants_anything(model))

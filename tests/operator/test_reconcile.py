@@ -451,6 +451,36 @@ def test_a_preflight_that_fails_leaves_alone_what_serves() -> None:
     assert world.condition("Degraded")["status"] == "False"
 
 
+def test_a_preflight_of_what_nobody_wants_any_more_goes() -> None:
+    world = one_card_world()
+    world.run()
+    ended = {"terminated": {"exitCode": 2, "message": "the Hub has no such model"}}
+    trial(world, 30, "Failed", containerStatuses=container(state=ended))
+    world.run()
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    assert job["spec"]["ttlSecondsAfterFinished"] > 0, "its reason can be looked for while the spec wants it"
+    world.model["spec"] = {**GPU}
+    world.change(generation=3)
+    world.client.writes()
+    world.run()
+    assert (job["spec"]["ttlSecondsAfterFinished"], job["spec"]["activeDeadlineSeconds"]) == (0, 1)
+    assert "apply by force Job" in world.client.writes()
+    world.run()
+    assert world.client.writes() == [], "once is enough"
+
+
+def test_another_model_s_job_of_that_name_is_left_alone() -> None:
+    world = one_card_world()
+    world.run()
+    trial(world, 30, "Running")
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    job["metadata"]["ownerReferences"][0]["uid"] = "of-another"
+    world.model["spec"] = {**GPU}
+    world.change(generation=3)
+    world.run()
+    assert job["spec"]["ttlSecondsAfterFinished"] > 0
+
+
 def test_a_flag_alone_needs_no_preflight() -> None:
     world = one_card_world()
     world.model["spec"] = {**GPU, "engine": {"maxModelLen": 1024}}

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 FIELD_MANAGER = "strata-operator"
+EXPIRY_MANAGER = f"{FIELD_MANAGER}-expiry"  # of the fields that let an old Job end
 MODEL_LABEL = "strata.ai/model"  # on every child and pod; its value is the children's name
 HASH_ANNOTATION = "strata.ai/hash"  # on every child: of all that was applied
 REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template

@@ -15,10 +15,11 @@ from strata_operator.api.errors import (
     UnavailableError,
 )
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
-from strata_operator.api.names import FIELD_MANAGER, TUNING_FINALIZER, wish_manager
+from strata_operator.api.names import EXPIRY_MANAGER, FIELD_MANAGER, TUNING_FINALIZER, wish_manager
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, foreign
+from strata_operator.render import JOB, expiry, preflight_name
 from strata_operator.tuning import NodeAction
 
 
@@ -54,6 +55,20 @@ def apply_child(client: Client, model: StrataModel, action: Action) -> dict[str,
     if there.deleting:
         raise UnavailableError(f"{action.kind} {there.name} is being deleted; it is created again once it is gone")
     return client.apply(action.kind, _with_uid(action.manifest, there.uid), manager=FIELD_MANAGER, force=True)
+
+
+def expire_preflight(client: Client, model: StrataModel, revision: str) -> None:
+    """Let the Job that tries ``revision`` end and be deleted, if there is one of this model's. Raises UnavailableError
+    where it may work later."""
+    try:
+        job = client.get(JOB, model.namespace, preflight_name(model, revision))
+    except MissingError:
+        return
+    owners = job["metadata"].get("ownerReferences") or ()
+    is_ours = any(owner.get("uid") == model.uid for owner in owners)
+    wanted = expiry(model, revision, job["metadata"]["uid"])
+    if is_ours and any(job["spec"].get(field) != value for field, value in wanted["spec"].items()):
+        client.apply(JOB, wanted, manager=EXPIRY_MANAGER, force=True)
 
 
 def apply_status(client: Client, key: tuple[str, str], uid: str, status: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from strata_operator.render.deployment import deployment
 from strata_operator.render.disruption import disruption
 from strata_operator.render.monitor import monitor
 from strata_operator.render.network import network
-from strata_operator.render.preflight import JOB, preflight
+from strata_operator.render.preflight import JOB, expiry, preflight, preflight_name
 from strata_operator.render.service import service, url
 
-__all__ = ["JOB", "children", "preflight", "revision_of", "url"]
+__all__ = ["JOB", "children", "expiry", "preflight", "preflight_name", "revision_of", "url"]
 
 
 def revision_of(deployment: Mapping[str, Any]) -> str:

@@ -20,6 +20,26 @@ RETRIES = 2
 JOB = "Job"
 
 
+def preflight_name(model: StrataModel, revision: str) -> str:
+    """Of the Job that tries that revision."""
+    return f"{child_name(model.name)}-{_suffix(revision)}"
+
+
+def expiry(model: StrataModel, revision: str, uid: str) -> dict[str, Any]:
+    """What is applied to a Job that tries what nobody wants any more: it ends, and is deleted with its pods. That needs
+    no right to delete."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": JOB,
+        "metadata": {"name": preflight_name(model, revision), "namespace": model.namespace, "uid": uid},
+        "spec": {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0},
+    }
+
+
+def _suffix(revision: str) -> str:
+    return revision[:8]
+
+
 def preflight(model: StrataModel, revision: str, node: str, *, engine_image: str) -> dict[str, Any]:
     """``strata fetch`` on that node: what the engine itself does at a start, without a card.
 
@@ -67,7 +87,7 @@ def preflight(model: StrataModel, revision: str, node: str, *, engine_image: str
         model,
         "batch/v1",
         JOB,
-        suffix=revision[:8],
+        suffix=_suffix(revision),
         spec={
             "backoffLimit": RETRIES,
             "activeDeadlineSeconds": DEADLINE_SECONDS,

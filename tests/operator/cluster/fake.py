@@ -80,6 +80,8 @@ class FakeClient:
         elif kind in ("StrataModel", "StrataNode"):
             assert there is not None
             self._merge_ours(there, manifest, manager)
+        elif kind == "Job" and there is not None:
+            there["spec"] |= manifest["spec"]  # by another manager than what is there
         else:
             there = copy.deepcopy(dict(manifest))
             owned = fields_of(

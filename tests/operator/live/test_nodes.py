@@ -107,6 +107,13 @@ def test_the_only_card_is_freed_after_what_follows_is_there(models: Models, gpu_
     models.wait_for("alone", "Ready", "True", seconds=180)
     assert deployed(models, "alone")["template"]["spec"]["containers"][0]["image"] == "other/engine:2"
     assert nodes_of(models) == [node]
+    models.apply("alone", **QWEN)
+
+    def jobs() -> str:
+        return models.kubectl("get", "jobs", "-o", "name")
+
+    # A preflight goes with the spec that it was of.
+    eventually(lambda: job["metadata"]["name"] not in jobs(), 60, jobs)
 
 
 def test_a_free_card_is_used_first(models: Models, gpu_nodes: GpuNodes) -> None:
