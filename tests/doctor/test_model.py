@@ -109,6 +109,13 @@ def test_too_little_memory_says_what_fits(device: str, mib: int) -> None:
     assert "What fits: max_model_len " in finding.message
 
 
+def test_on_a_cpu_weights_count_as_its_kernels_keep_them() -> None:
+    room = {device: DeviceMemory(device, 64 << 30, 64 << 30) for device in ("cpu", "cuda")}
+    said = {device: found("builtin://smollm2-135m", memory)["fit"].message for device, memory in room.items()}
+    assert "125.8 MiB of weights" in said["cpu"]
+    assert "87.2 MiB of weights" in said["cuda"]
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))

@@ -161,7 +161,8 @@ def test_defaults_that_are_told_are_the_engine_s() -> None:
     from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
 
     fields = SPEC["properties"]["engine"]["properties"]
-    on_cards = f"{CARD_TOKENS} on a card with {CARD_GIB} GiB, {LARGE_CARD_TOKENS} on one with {LARGE_CARD_GIB} GiB"
+    large = f"{LARGE_CARD_TOKENS} from {LARGE_CARD_GIB} GiB on"
+    on_cards = f"{CARD_TOKENS} on a card of {CARD_GIB} GiB or more, {large}"
     for field, value in (
         ("maxNumSeqs", SchedulerConfig().max_num_seqs),
         ("maxNumBatchedTokens", f"{CPU_STEP_TOKENS} on a CPU, {on_cards}"),

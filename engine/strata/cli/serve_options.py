@@ -72,7 +72,7 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
         type=whole(1),
         metavar="TOKENS",
         help=f"tokens of one step, prompts in chunks (default: {CPU_STEP_TOKENS} on a CPU, {CARD_TOKENS} on a GPU "
-        f"with {CARD_GIB} GiB, {LARGE_CARD_TOKENS} on one with {LARGE_CARD_GIB} GiB)",
+        f"of {CARD_GIB} GiB or more, {LARGE_CARD_TOKENS} from {LARGE_CARD_GIB} GiB on)",
     )
     batch.add_argument(
         "--decode-latency-ms",

@@ -12,7 +12,7 @@ from strata.doctor.model import check_model
 from strata.doctor.software import check_software
 from strata.plan.hardware import available_memory
 from strata.plan.host import ROOT
-from strata.plan.memory import DeviceMemory
+from strata.plan.memory import PROCESS_BYTES, DeviceMemory
 from strata.store.directories import default_cache_dir
 
 
@@ -30,7 +30,7 @@ def examine(
     if model is not None and any(finding.level is Level.FAIL for finding in software):
         findings.append(fail("model", "not looked at, for want of packages", "install them first"))
     elif model is not None:
-        available = available_memory(root)
+        available = max(0, available_memory(root) - PROCESS_BYTES)
         memory = DeviceMemory("cpu", available, available)
         if facts:
             memory = DeviceMemory("cuda", facts[0].vram_bytes, facts[0].vram_free_bytes)

@@ -13,7 +13,7 @@ from strata.doctor.host import check_disk
 from strata.errors import HardwareError, StrataError, UnfetchedError
 from strata.plan.estimate import KV_BYTES
 from strata.plan.memory import DeviceMemory, plan_memory
-from strata.plan.parts import weight_parts
+from strata.plan.parts import loaded_parts, weight_parts
 from strata.plan.shape import check
 from strata.plan.units import format_bytes
 from strata.store.convert import is_store
@@ -47,9 +47,9 @@ def check_model(source: str, dtype: str, memory: DeviceMemory, cache: Path) -> I
     except StrataError as error:
         yield fail("model", str(error))
         return
-    weight_bytes = int(weight_parts(found.model, dtype, found.expert_format).total)
-    yield _fit(found.model, dtype, weight_bytes, memory)
-    room = check_disk(cache, weight_bytes)
+    loaded = loaded_parts(found.model, dtype, memory.device, found.expert_format)
+    yield _fit(found.model, dtype, int(loaded.total), memory)
+    room = check_disk(cache, int(weight_parts(found.model, dtype, found.expert_format).total))
     if room.level is not Level.OK:
         yield room
 
@@ -58,7 +58,8 @@ def _store(store: Store, memory: DeviceMemory) -> Iterator[Finding]:
     model = store.model_config
     yield ok("model", f"a store of {store.dtype}, {format_bytes(store.num_bytes)}: {_about(model)}")
     yield from _tokenizer(store.path, model)
-    yield _fit(model, store.dtype, store.num_bytes, memory)
+    loaded_bytes = store.prepared_bytes if memory.device == "cpu" else store.num_bytes
+    yield _fit(model, store.dtype, loaded_bytes, memory)
 
 
 def _checkpoint(opened: Source) -> Iterator[Finding]:

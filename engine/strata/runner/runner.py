@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from math import ceil
 
 import torch
 from torch import Tensor
@@ -19,9 +18,7 @@ from strata.models import registry
 from strata.models.decoder import Decoder
 from strata.plan.capture import capture_sizes, mixed_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
-from strata.plan.parts import prepared_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
-from strata.plan.shape import TensorSpec
 from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
 from strata.runner.graphs import StepGraphs, on_card
@@ -96,7 +93,7 @@ class Runner:
 
         weight_bytes = store.num_bytes
         if device.type == "cpu" and compute_dtype == torch.bfloat16:
-            weight_bytes = _prepared_bytes(store)
+            weight_bytes = store.prepared_bytes
         if placement is not None:
             weight_bytes += placement.vram_bytes - placement.experts.num_bytes
         max_model_len = plan(weight_bytes, 0).max_model_len
@@ -203,16 +200,6 @@ class Runner:
         )
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
         return hidden, inputs.sampled, inputs.num_sampled
-
-
-def _prepared_bytes(store: Store) -> int:
-    """Of all weights, once the CPU's kernels have re-ordered them."""
-
-    def bit_format(spec: TensorSpec) -> str | None:
-        weight = store.manifest.contents.weight(spec)
-        return None if weight.is_plain else weight.format
-
-    return ceil(prepared_parts(store.model_config, bit_format).total)
 
 
 def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: Kernels) -> ExpertPlacement | None:

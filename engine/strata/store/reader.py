@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from strata.config import ModelConfig, read_hf_config, token_ids
 from strata.config.model_name import ACCEPTED
 from strata.errors import CheckpointError
-from strata.plan.shape import check, expert_name, needed
+from strata.plan.parts import prepared_parts
+from strata.plan.shape import TensorSpec, check, expert_name, needed
 from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
 from strata.store import manifest as manifests
@@ -83,6 +85,16 @@ class Store:
     def num_bytes(self) -> int:
         """Bytes of all weights in memory."""
         return self.manifest.contents.num_bytes
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Of all weights, once the CPU's kernels have re-ordered them."""
+
+        def bit_format(spec: TensorSpec) -> str | None:
+            weight = self.manifest.contents.weight(spec)
+            return None if weight.is_plain else weight.format
+
+        return ceil(prepared_parts(self.model_config, bit_format).total)
 
     def load(
         self,
