@@ -31,9 +31,13 @@ def gpu_nodes(cluster: Cluster, operator: OperatorProcess) -> Iterator[GpuNodes]
 
 
 def pods(models: Models) -> list[dict[str, Any]]:
-    """Those that are there to stay."""
+    """Those that are there to stay: not on their way out, and no job's that has done its work."""
     found = json.loads(models.kubectl("get", "pods", "-o", "json"))["items"]
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return [
+        pod
+        for pod in found
+        if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ("Succeeded", "Failed")
+    ]
 
 
 def nodes_of(models: Models) -> list[str | None]:
@@ -122,6 +126,10 @@ def test_a_free_card_is_used_first(models: Models, gpu_nodes: GpuNodes) -> None:
     models.wait_for("roomy", "Ready", "True")
     models.apply("roomy", image="other/engine:2", **QWEN)
     models.wait_for("roomy", "Ready", "True")
-    assert deployed(models, "roomy")["strategy"]["rollingUpdate"]["maxSurge"] == 1
+    eventually(
+        lambda: deployed(models, "roomy")["strategy"]["rollingUpdate"]["maxSurge"] == 1,
+        30,
+        lambda: models.describe("roomy") + str(deployed(models, "roomy")["strategy"]),
+    )
     assert set(nodes_of(models)) <= {first, second}
     assert json.loads(models.kubectl("get", "jobs", "-o", "json"))["items"] == []
