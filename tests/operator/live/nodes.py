@@ -47,6 +47,10 @@ class GpuNodes:
         for name in self.names:
             self.cluster.kubectl("delete", "stratanode", name, "--ignore-not-found")
         self.cluster.remove_gpu_nodes()
+        # Pods of nodes that are gone hold their cards for a minute, those of the next test's nodes of the same names.
+        for name in self.names:
+            bound = f"--field-selector=spec.nodeName={name}"
+            self.cluster.kubectl("delete", "pods", "-A", bound, "--force", "--grace-period=0", "--ignore-not-found")
 
     def _patch_status(self, name: str, status: dict[str, Any]) -> None:
         patch = json.dumps({"status": status})
