@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor
 
 from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_config
-from strata.kernels.layer import kernels_for
+from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.plan.memory import DeviceMemory, plan_memory

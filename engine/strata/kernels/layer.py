@@ -26,7 +26,7 @@ from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.misses.table import MissSteps
-from strata.kernels.operations import Operations, operations_for
+from strata.kernels.operations import Operations
 
 Inner: TypeAlias = Any  # what only the next step reads
 
@@ -188,16 +188,6 @@ class Kernels:
     def _mlp(self, expert: Expert, activate: Callable[[Tensor], Tensor]) -> LinearFn:
         gate_up, down = self._stacked(expert.gate_up), self._stacked([expert.down])
         return lambda x: down(activate(gate_up(x)))
-
-
-def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
-    """The steps on ``device`` for activations in ``dtype``: the one place that decides."""
-    operations = operations_for(device, dtype)
-    if device.type == "cuda" and dtype == torch.bfloat16:
-        from strata.kernels.cuda import CudaKernels  # Triton is there where CUDA is
-
-        return CudaKernels(operations, dtype)
-    return Kernels(operations, dtype)
 
 
 def _attend(

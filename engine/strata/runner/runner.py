@@ -12,7 +12,8 @@ from torch import Tensor
 from strata.config import EngineConfig
 from strata.errors import HardwareError
 from strata.experts.tier import blob_tier, caches_experts, reads_blobs
-from strata.kernels.layer import Kernels, kernels_for
+from strata.kernels.layer import Kernels
+from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.models.decoder import Decoder
