@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterable
 from itertools import chain
+from typing import Any
 
 from strata.cli.arguments import listed, require, whole
 from strata.errors import OptionError
@@ -114,13 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         tokens=arguments.tokens,
     )
     found = cpu_experts.run(layout, choices, options, arguments.memory_mib << 20)
-    if arguments.json:
-        print(json.dumps([one.as_dict() for one in found], indent=1))
-        return 0
-    print(cpu_experts.HEADER, flush=True)
-    for one in found:
-        print(cpu_experts.line(one), flush=True)
-    return 0
+    return _print(found, cpu_experts.HEADER, cpu_experts.line, as_json=arguments.json)
 
 
 def _run_gpu(arguments: argparse.Namespace) -> int:
@@ -131,12 +127,17 @@ def _run_gpu(arguments: argparse.Namespace) -> int:
     if not products and not attention:
         products, attention = list(gpu_kernels.QWEN3_8B), list(gpu_attention.QWEN3_30B)
     found = chain(gpu_kernels.run(products, arguments.tokens), gpu_attention.run(attention))
-    if arguments.json:
+    return _print(found, gpu_time.HEADER, gpu_time.line, as_json=arguments.json)
+
+
+def _print(found: Iterable[Any], header: str, line: Callable[[Any], str], *, as_json: bool) -> int:
+    """Figures as they come, or as JSON together."""
+    if as_json:
         print(json.dumps([one.as_dict() for one in found], indent=1))
         return 0
-    print(gpu_time.HEADER, flush=True)
+    print(header, flush=True)
     for one in found:
-        print(gpu_time.line(one), flush=True)
+        print(line(one), flush=True)
     return 0
 
 

@@ -188,7 +188,7 @@ class Hybrid:
             sources=self._cpu.addresses(row).to(device),
             heat=torch.zeros(num_experts, device=device),
             slots=_addresses(self._slots[row].data_ptr(), num_slots, self._layout.num_bytes).to(device),
-            owners=torch.full((num_slots,), -1, dtype=torch.int32, device=device),
+            owners=torch.arange(num_slots, dtype=torch.int32, device=device),
             fetches=self._fetches,
             counters=torch.zeros(3, dtype=torch.int64, device=device),
             copy_sources=torch.zeros(num_slots, dtype=torch.int64, device=device),
@@ -196,7 +196,6 @@ class Hybrid:
             count=torch.zeros(1, dtype=torch.int32, device=device),
             scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32, device=device),
         )
-        table.owners.copy_(torch.arange(num_slots))
         table.addresses[:num_slots] = table.slots
         return _Layer(row, table, torch.empty_like(table.addresses))
 
