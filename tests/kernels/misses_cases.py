@@ -88,10 +88,14 @@ def _aligned(tile: Tensor) -> Tensor:
     return memory[begin : begin + len(tile)]
 
 
-def _share_out_of_qwen3(tokens: int) -> None:
+def share_out_of_qwen3(tokens: int, layer: int = 5) -> None:
     ids, shares = torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8)
     rows = quantize_rows(torch.zeros(tokens, 2048)) if tokens < 8 else torch.empty(tokens, 2048).bfloat16()
-    call_share_out(ids, shares, rows, make_table(128, 64, [0] * 129), 5)
+    call_share_out(ids, shares, rows, make_table(128, 64, [0] * 129), layer)
+
+
+def add_answer_of_qwen3(tokens: int, layer: int) -> None:
+    call_add_answer(torch.empty(tokens, 2048), torch.empty(tokens, 2048), 1, layer)
 
 
 def _untile_of_gpt_oss() -> None:
@@ -111,9 +115,9 @@ def _untile_of_qwen3() -> None:
 
 
 CASES = [
-    Case("share out, one token of Qwen3-30B-A3B", lambda: _share_out_of_qwen3(1)),
-    Case("share out, 16 tokens in bf16", lambda: _share_out_of_qwen3(16)),
-    Case("add the CPU's answer", lambda: call_add_answer(torch.empty(16, 2048), torch.empty(16, 2048), 1, 0)),
+    Case("share out, one token of Qwen3-30B-A3B", lambda: share_out_of_qwen3(1)),
+    Case("share out, 16 tokens in bf16", lambda: share_out_of_qwen3(16)),
+    Case("add the CPU's answer", lambda: add_answer_of_qwen3(16, 0)),
     Case("untile Qwen3-30B-A3B", _untile_of_qwen3),
     Case("untile gpt-oss", _untile_of_gpt_oss),
 ]

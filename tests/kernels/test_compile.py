@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from tests.kernels.argmax_cases import CASES as ARGMAX
@@ -11,6 +14,7 @@ from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
 from tests.kernels.linear_cases import ROUNDED
 from tests.kernels.misses_cases import CASES as MISSES
+from tests.kernels.misses_cases import add_answer_of_qwen3, share_out_of_qwen3
 
 FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR, MISSES)
 WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
@@ -43,3 +47,11 @@ def test_threads_pass_only_their_sums(case: Case) -> None:
     (kernel,) = compile_case(case, (9, 0))
     warp_sums = kernel.ptx.count("shfl.sync.bfly") // 5  # of 32 threads
     assert 0 < kernel.ptx.count("st.shared") <= warp_sums
+
+
+@pytest.mark.parametrize("launch", [share_out_of_qwen3, add_answer_of_qwen3])
+def test_one_build_serves_all_layers(launch: Callable[[int, int], None]) -> None:
+    """A build takes a second, and a model has a hundred layers."""
+    calls = [(3, 0), (3, 1), (3, 16), (4, 47)]  # 1 and multiples of 16 are what Triton builds anew for
+    builds = {compile_case(Case("", partial(launch, *call)), (9, 0))[0].ptx for call in calls}
+    assert len(builds) == 1

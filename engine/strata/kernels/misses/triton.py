@@ -14,10 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from strata.kernels import launch
 from strata.kernels.misses.reference import DECAY
 from strata.kernels.misses.table import Mailbox, MissTable
 from strata.kernels.rows import QuantizedRows
-from strata.kernels.triton_functions import INTERPRETED
+from strata.kernels.triton_functions import INTERPRETED, overlap_launches
 
 
 def share_out(
@@ -51,22 +52,24 @@ def share_out(
         mailbox.ids,
         mailbox.shares,
         mailbox.x,
-        PAIRS=tokens * top_k,
-        TOKENS=tokens,
-        LAYER=layer,
+        tokens * top_k,
+        tokens,
+        layer,
+        rows.numel(),
         EXPERTS=num_experts,
         SLOTS=num_slots,
-        NUMBERS=rows.numel(),
         QUANTIZED=quantized,
         DECAY=DECAY,
         P=max(triton.next_power_of_2(tokens * top_k), 2),
         E=triton.next_power_of_2(num_experts),
         S=max(triton.next_power_of_2(num_slots), 2),
         num_warps=8,
+        **launch.early(),
     )
 
 
-@triton.jit
+# One build serves all layers and numbers of tokens.
+@triton.jit(do_not_specialize=["pairs", "tokens", "layer", "numbers"])
 def share_out_kernel(
     ids_ptr,
     shares_ptr,
@@ -88,21 +91,23 @@ def share_out_kernel(
     mail_ids,
     mail_shares,
     mail_x,
-    PAIRS: tl.constexpr,
-    TOKENS: tl.constexpr,
-    LAYER: tl.constexpr,
+    pairs,
+    tokens,
+    layer,
+    numbers,
     EXPERTS: tl.constexpr,
     SLOTS: tl.constexpr,
-    NUMBERS: tl.constexpr,
     QUANTIZED: tl.constexpr,
     DECAY: tl.constexpr,
     P: tl.constexpr,
     E: tl.constexpr,
     S: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    _post_tokens(rows_ptr, scales_ptr, mail_x, NUMBERS, QUANTIZED)
+    overlap_launches(EARLY)
+    _post_tokens(rows_ptr, scales_ptr, mail_x, numbers, QUANTIZED)
     pair = tl.arange(0, P)
-    paired = pair < PAIRS
+    paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
     expert = tl.arange(0, E)
     known = expert < EXPERTS
@@ -155,22 +160,22 @@ def share_out_kernel(
     tl.store(mail_ids.to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
     tl.store(mail_shares.to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
     head = request.to(tl.pointer_type(tl.int32))
-    tl.store(head + 1, LAYER)
-    tl.store(head + 2, TOKENS)
+    tl.store(head + 1, layer)
+    tl.store(head + 2, tokens)
     # The last answer had the same number where one layer alone has experts.
     tl.store(done.to(tl.pointer_type(tl.int32)), 0)
     _make_visible_to_host(pair)
     tl.debug_barrier()
-    tl.store(head, LAYER + 1)
+    tl.store(head, layer + 1)
 
 
 @triton.jit
-def _post_tokens(rows_ptr, scales_ptr, mail_x, NUMBERS: tl.constexpr, QUANTIZED: tl.constexpr):
+def _post_tokens(rows_ptr, scales_ptr, mail_x, numbers, QUANTIZED: tl.constexpr):
     BLOCK: tl.constexpr = 2048
     x = mail_x.to(tl.pointer_type(tl.float32))
-    for begin in range(0, NUMBERS, BLOCK):
+    for begin in range(0, numbers, BLOCK):
         at = begin + tl.arange(0, BLOCK)
-        inside = at < NUMBERS
+        inside = at < numbers
         value = tl.load(rows_ptr + at, mask=inside, other=0).to(tl.float32)
         if QUANTIZED:
             value *= tl.load(scales_ptr + at // 32, mask=inside, other=0.0)
@@ -204,23 +209,24 @@ def add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int) -> Tensor:
     """
     grid = (triton.cdiv(x.numel(), ANSWER_BLOCK),)
     add_answer_kernel[grid](
-        x, mailbox.done, mailbox.answer, late, LAYER=layer, NUMBERS=x.numel(), BLOCK=ANSWER_BLOCK, num_warps=4
+        x, mailbox.done, mailbox.answer, late, layer, x.numel(), BLOCK=ANSWER_BLOCK, num_warps=4, **launch.early()
     )
     return x
 
 
-@triton.jit
-def add_answer_kernel(x_ptr, done, answer, late, LAYER: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["layer", "numbers"])
+def add_answer_kernel(x_ptr, done, answer, late, layer, numbers, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    overlap_launches(EARLY)
     flag = done.to(tl.pointer_type(tl.int32))
     looks = 0
     seen = tl.load(flag, volatile=True)
-    while (seen != LAYER + 1) & (looks < MAX_LOOKS):
+    while (seen != layer + 1) & (looks < MAX_LOOKS):
         seen = tl.load(flag, volatile=True)
         looks += 1
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     _make_visible_to_host(at)
-    if seen == LAYER + 1:
-        inside = at < NUMBERS
+    if seen == layer + 1:
+        inside = at < numbers
         y = tl.load(answer.to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0, volatile=True)
         tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
     else:

@@ -1,7 +1,7 @@
 """Experts from tiles, as host memory has them for the CPU, to blobs, as the card's kernels read them.
 
 What is copied where is read on the device, so that a CUDA graph may hold the launch. Grid (PROGRAMS,): program p takes
-the row blocks p, p + PROGRAMS ... of all experts. A row block is 16 rows; a tile of it has 8 groups of 32 inputs:
+the tiles p, p + PROGRAMS ... of all experts. A row block is 16 rows; a tile of it has 8 groups of 32 inputs:
 
     int4    d fp16 [16], dmin fp16 [16], minima u8 [8, 16], scales u8 [8, 16], words [8 * 4, 16 rows]
     mxfp4   scales u8 [8, 16], words [8 * 4, 16 rows]
@@ -16,10 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from strata.kernels import launch
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
+from strata.kernels.triton_functions import overlap_launches
 
 FORMATS = ("int4", "mxfp4")
-PROGRAMS = 128
+PROGRAMS = 256
 WARPS = 4
 
 
@@ -48,6 +50,7 @@ def untile(sources: Tensor, targets: Tensor, count: Tensor, layout: BlobLayout) 
         BIASES=-1 if gate.bias is None else 0,
         NARROW=gate.bias_dtype == "BF16",
         num_warps=WARPS,
+        **launch.early(),
     )
 
 
@@ -72,46 +75,54 @@ def untile_kernel(
     DOWN: tl.constexpr,
     BIASES: tl.constexpr,
     NARROW: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     HEADER: tl.constexpr = 320 if INT4 else 128
+    GATE_TILES: tl.constexpr = (GATE_GROUPS + 7) // 8
+    DOWN_TILES: tl.constexpr = (DOWN_GROUPS + 7) // 8
     GATE_BLOCKS: tl.constexpr = (GATE_ROWS + 15) // 16
     DOWN_BLOCKS: tl.constexpr = (DOWN_ROWS + 15) // 16
-    GATE_BYTES: tl.constexpr = (GATE_GROUPS + 7) // 8 * HEADER + GATE_GROUPS * 256
-    DOWN_BYTES: tl.constexpr = (DOWN_GROUPS + 7) // 8 * HEADER + DOWN_GROUPS * 256
+    GATE_BYTES: tl.constexpr = GATE_TILES * HEADER + GATE_GROUPS * 256
+    DOWN_BYTES: tl.constexpr = DOWN_TILES * HEADER + DOWN_GROUPS * 256
     DOWN_BEGIN: tl.constexpr = 2 * GATE_BLOCKS * GATE_BYTES
     BIAS_BEGIN: tl.constexpr = DOWN_BEGIN + DOWN_BLOCKS * DOWN_BYTES
-    BLOCKS: tl.constexpr = 2 * GATE_BLOCKS + DOWN_BLOCKS
-    end = tl.load(count_ptr) * BLOCKS
+    UPPER: tl.constexpr = 2 * GATE_BLOCKS * GATE_TILES  # tiles of gate and up
+    TILES: tl.constexpr = UPPER + DOWN_BLOCKS * DOWN_TILES
+    overlap_launches(EARLY)
+    end = tl.load(count_ptr) * TILES
     number = tl.program_id(0)
     while number < end:
-        source = tl.load(sources_ptr + number // BLOCKS)
-        target = tl.load(targets_ptr + number // BLOCKS)
-        block = number % BLOCKS
+        source = tl.load(sources_ptr + number // TILES)
+        target = tl.load(targets_ptr + number // TILES)
+        which = number % TILES
         biases = source + BIAS_BEGIN
-        if block < 2 * GATE_BLOCKS:
+        if which < UPPER:
+            block, tile = which // GATE_TILES, which % GATE_TILES
             tiles = source + block * GATE_BYTES
             row = block // 2 * 16
             if block % 2 == 0:
-                _copy_block(tiles, target, row, GATE_ROWS, GATE_GROUPS, GATE, INT4)
+                _copy_tile(tiles, tile, target, row, GATE_ROWS, GATE_GROUPS, GATE, INT4)
                 if BIASES >= 0:
-                    _copy_bias(biases, target + GATE[4], row, GATE_ROWS, NARROW)
+                    _copy_bias(biases, tile, target + GATE[4], row, GATE_ROWS, NARROW)
             else:
-                _copy_block(tiles, target, row, GATE_ROWS, GATE_GROUPS, UP, INT4)
+                _copy_tile(tiles, tile, target, row, GATE_ROWS, GATE_GROUPS, UP, INT4)
                 if BIASES >= 0:
-                    _copy_bias(biases + GATE_BLOCKS * 64, target + UP[4], row, GATE_ROWS, NARROW)
+                    _copy_bias(biases + GATE_BLOCKS * 64, tile, target + UP[4], row, GATE_ROWS, NARROW)
         else:
-            block -= 2 * GATE_BLOCKS
+            block, tile = (which - UPPER) // DOWN_TILES, (which - UPPER) % DOWN_TILES
             tiles = source + DOWN_BEGIN + block * DOWN_BYTES
-            _copy_block(tiles, target, block * 16, DOWN_ROWS, DOWN_GROUPS, DOWN, INT4)
+            _copy_tile(tiles, tile, target, block * 16, DOWN_ROWS, DOWN_GROUPS, DOWN, INT4)
             if BIASES >= 0:
-                _copy_bias(biases + 2 * GATE_BLOCKS * 64, target + DOWN[4], block * 16, DOWN_ROWS, NARROW)
+                _copy_bias(biases + 2 * GATE_BLOCKS * 64, tile, target + DOWN[4], block * 16, DOWN_ROWS, NARROW)
         number += tl.num_programs(0)
 
 
 @triton.jit
-def _copy_block(
-    tiles, target, first_row, ROWS: tl.constexpr, GROUPS: tl.constexpr, OFFSETS: tl.constexpr, INT4: tl.constexpr
+def _copy_tile(
+    tiles, tile, target, first_row, ROWS: tl.constexpr, GROUPS: tl.constexpr, OFFSETS: tl.constexpr, INT4: tl.constexpr
 ):
+    """A tile of one row block. All loads stand before the first store, which waits for its own: so a tile costs one
+    way over PCIe and back, not one for each part."""
     HEADER: tl.constexpr = 320 if INT4 else 128
     TILE: tl.constexpr = HEADER + 8 * 256
     SCALES: tl.constexpr = 192 if INT4 else 0
@@ -121,35 +132,37 @@ def _copy_block(
     real = row < ROWS
     word = tl.arange(0, 32)
     group = tl.arange(0, 8)
-    codes = (target + OFFSETS[0]).to(tl.pointer_type(tl.int32))
-    scales = (target + OFFSETS[1]).to(tl.pointer_type(tl.uint8))
-    for tile in range((GROUPS + 7) // 8):
-        begin = tl.multiple_of((tiles + tile * TILE).to(tl.pointer_type(tl.uint8)), 64)
-        inside = tile * 8 + group < GROUPS
-        words_inside = tile * 32 + word < GROUPS * 4
-        from_words = (begin + HEADER).to(tl.pointer_type(tl.int32)) + word[:, None] * 16 + lane[None, :]
-        words = tl.load(from_words, mask=words_inside[:, None] & real[None, :], other=0)
-        to_words = codes + row[None, :] * (GROUPS * 4) + tile * 32 + word[:, None]
-        tl.store(to_words, words, mask=words_inside[:, None] & real[None, :])
-        from_groups = group[:, None] * 16 + lane[None, :]
-        to_groups = row[None, :] * GROUPS + tile * 8 + group[:, None]
-        mask = inside[:, None] & real[None, :]
-        tl.store(scales + to_groups, tl.load(begin + SCALES + from_groups, mask=mask, other=0), mask=mask)
-        if INT4:
-            mins = (target + OFFSETS[2]).to(tl.pointer_type(tl.uint8))
-            tl.store(mins + to_groups, tl.load(begin + 64 + from_groups, mask=mask, other=0), mask=mask)
-            if tile < SUPERS:
-                steps = begin.to(tl.pointer_type(tl.int16))
-                to_steps = (target + OFFSETS[3]).to(tl.pointer_type(tl.int16)) + (row * SUPERS + tile) * 2
-                tl.store(to_steps, tl.load(steps + lane, mask=real, other=0), mask=real)
-                tl.store(to_steps + 1, tl.load(steps + 16 + lane, mask=real, other=0), mask=real)
+    begin = tl.multiple_of((tiles + tile * TILE).to(tl.pointer_type(tl.uint8)), 64)
+    words_there = (tile * 32 + word < GROUPS * 4)[:, None] & real[None, :]
+    groups_there = (tile * 8 + group < GROUPS)[:, None] & real[None, :]
+    super_there = real & (tile < SUPERS)
+    from_words = (begin + HEADER).to(tl.pointer_type(tl.int32)) + word[:, None] * 16 + lane[None, :]
+    from_groups = group[:, None] * 16 + lane[None, :]
+    words = tl.load(from_words, mask=words_there, other=0)
+    scales = tl.load(begin + SCALES + from_groups, mask=groups_there, other=0)
+    if INT4:
+        mins = tl.load(begin + 64 + from_groups, mask=groups_there, other=0)
+        steps = begin.to(tl.pointer_type(tl.int16)) + lane
+        scale_step = tl.load(steps, mask=super_there, other=0)
+        min_step = tl.load(steps + 16, mask=super_there, other=0)
+    to_words = (target + OFFSETS[0]).to(tl.pointer_type(tl.int32)) + row[None, :] * (GROUPS * 4) + tile * 32
+    tl.store(to_words + word[:, None], words, mask=words_there)
+    to_groups = row[None, :] * GROUPS + tile * 8 + group[:, None]
+    tl.store((target + OFFSETS[1]).to(tl.pointer_type(tl.uint8)) + to_groups, scales, mask=groups_there)
+    if INT4:
+        tl.store((target + OFFSETS[2]).to(tl.pointer_type(tl.uint8)) + to_groups, mins, mask=groups_there)
+        to_steps = (target + OFFSETS[3]).to(tl.pointer_type(tl.int16)) + (row * SUPERS + tile) * 2
+        tl.store(to_steps, scale_step, mask=super_there)
+        tl.store(to_steps + 1, min_step, mask=super_there)
 
 
 @triton.jit
-def _copy_bias(biases, target, first_row, ROWS: tl.constexpr, NARROW: tl.constexpr):
+def _copy_bias(biases, tile, target, first_row, ROWS: tl.constexpr, NARROW: tl.constexpr):
+    """Of a row block, with its first tile."""
     row = first_row + tl.arange(0, 16)
-    value = tl.load(biases.to(tl.pointer_type(tl.float32)) + row, mask=row < ROWS, other=0.0)
+    mask = (row < ROWS) & (tile == 0)
+    value = tl.load(biases.to(tl.pointer_type(tl.float32)) + row, mask=mask, other=0.0)
     if NARROW:
-        tl.store(target.to(tl.pointer_type(tl.bfloat16)) + row, value.to(tl.bfloat16), mask=row < ROWS)
+        tl.store(target.to(tl.pointer_type(tl.bfloat16)) + row, value.to(tl.bfloat16), mask=mask)
     else:
-        tl.store(target.to(tl.pointer_type(tl.float32)) + row, value, mask=row < ROWS)
+        tl.store(target.to(tl.pointer_type(tl.float32)) + row, value, mask=mask)
