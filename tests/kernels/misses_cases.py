@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
-from strata.kernels.misses.table import Mailbox, MissTable
+from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.misses.triton import add_answer, share_out
 from strata.kernels.misses.untile import untile
 from strata.kernels.rows import QuantizedRows, quantize_rows
@@ -30,7 +30,7 @@ def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str
         slots=slots,
         owners=owners,
         fetches=torch.tensor(fetches, dtype=torch.int32),
-        counters=torch.zeros(3, dtype=torch.int64),
+        counters=torch.zeros(len(Counter), dtype=torch.int64),
         copy_sources=torch.zeros(num_slots, dtype=torch.int64),
         copy_targets=torch.zeros(num_slots, dtype=torch.int64),
         count=torch.zeros(1, dtype=torch.int32),

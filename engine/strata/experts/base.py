@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.experts.counts import ExpertCounts
+from strata.experts.counts import ExpertCounts, ExpertStats
 
 
 class SelfContained:
@@ -22,6 +22,13 @@ class SelfContained:
 
     def counts(self) -> ExpertCounts | None:
         """As ``Tier.counts``: all are always there."""
+        return None
+
+    def start_counting(self) -> None:
+        """As ``Tier.start_counting``."""
+
+    def stats(self, *, wait: bool = False) -> ExpertStats | None:
+        """As ``Tier.stats``: nothing is brought, nothing missed."""
         return None
 
     def close(self) -> None:

@@ -1,28 +1,81 @@
-"""Where steps found the experts that they needed."""
+"""Where steps found the experts that they needed, and what it cost to bring them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+Move = Literal["fetched", "prefetched", "streamed", "computed"]
+MOVES: tuple[Move, ...] = ("fetched", "prefetched", "streamed", "computed")
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertCounts:
-    """Experts of all layers and steps so far. A step that takes an expert for several tokens needs it once."""
+    """Experts of one layer, or of several, in all steps so far; in the order of ``kernels.misses.table.Counter``.
 
-    needed: int
-    in_vram: int
-    fetched: int  # over PCIe; the CPU computed the others
+    A step of few tokens needs an expert once, for however many of them, and for what fills it up as well. ``in_vram``
+    counts what had been prefetched too. Of ``prefetched``, what was neither used nor wasted is still in its slot.
+    """
+
+    needed: int = 0
+    in_vram: int = 0
+    fetched: int = 0  # over PCIe, once their layer had asked for them; the CPU computed the others
+    prefetched: int = 0  # over PCIe, before their layer asked
+    prefetch_used: int = 0  # that their layer then needed; each once
+    prefetch_wasted: int = 0  # that lost their slot before
+    streamed: int = 0  # over PCIe, for steps of many tokens, which count nowhere else
+    waited_ns: int = 0  # nanoseconds that the device waited for the CPU's answers
 
     @property
     def computed(self) -> int:
         """By the CPU."""
         return self.needed - self.in_vram - self.fetched
 
+    @property
+    def hit_ratio(self) -> float | None:
+        """Of those that were needed, the share that was in VRAM; None before the first step."""
+        return self.in_vram / self.needed if self.needed else None
+
+    def __add__(self, other: ExpertCounts) -> ExpertCounts:
+        return ExpertCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
     def since(self, before: ExpertCounts) -> ExpertCounts:
         """What came after ``before``."""
-        return ExpertCounts(self.needed - before.needed, self.in_vram - before.in_vram, self.fetched - before.fetched)
+        return ExpertCounts(*(a - b for a, b in zip(astuple(self), astuple(before), strict=True)))
 
     def shares(self) -> dict[str, float]:
         """Of those that were needed."""
         total = max(1, self.needed)
         return {"in VRAM": self.in_vram / total, "fetched": self.fetched / total, "on the CPU": self.computed / total}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuWork:
+    """What the CPU's threads did for the device."""
+
+    jobs: int  # a layer's experts each
+    busy_seconds: float  # from a request's arrival to its answer
+    idle_seconds: float  # in which a request had been announced and had not come
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStats:
+    """What experts beyond VRAM cost since the model was loaded. ``layers``: of each layer with experts, by its
+    number."""
+
+    layers: Mapping[int, ExpertCounts]
+    num_slots: int  # experts that VRAM has at a time
+    num_experts: int  # of all layers
+    expert_bytes: int  # of one in host memory: what is moved over PCIe, or read by the CPU
+    cpu: CpuWork | None = None  # None where the CPU computes none
+
+    @property
+    def total(self) -> ExpertCounts:
+        """Of all layers."""
+        return sum(self.layers.values(), ExpertCounts())
+
+    def moved_bytes(self, move: Move) -> int:
+        """Of host memory: that went over PCIe into VRAM, or to the CPU for the ``computed`` ones."""
+        count: int = getattr(self.total, move)
+        return count * self.expert_bytes

@@ -64,6 +64,11 @@ class CpuExperts:
         narrow = self._biases is not None and self._biases.format == "bf16"
         tile_expert(self._tiles, parts, self._experts[row, expert].data_ptr(), narrow_biases=narrow)
 
+    @property
+    def expert_bytes(self) -> int:
+        """Of one expert, as the threads read it."""
+        return self._tiles.num_bytes
+
     def addresses(self, row: int) -> Tensor:
         """int64 [experts], where a layer's experts begin."""
         return self._table[row]

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from strata.experts.calibration import calibrate
-from strata.experts.counts import ExpertCounts
+from strata.experts.counters import Counters
+from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.cpu import CpuExperts
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
 from strata.kernels.layer import ExpertsFn, Kernels, Routed
 from strata.kernels.matrix import Activation
-from strata.kernels.misses.table import MissTable
+from strata.kernels.misses.table import Counter, MissTable
 from strata.memory.device import aligned
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
@@ -76,6 +77,7 @@ class Hybrid:
         staged = _addresses(self._buffers.data_ptr(), 2 * layout.num_experts, size)
         self._staged = staged.view(2, layout.num_experts).to(device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
+        self._counters = Counters(len(layout.layers), device)
         self._fetched = fetched
         self._share_out(0.5 if fetched is None else fetched)
         self._layers = [self._make(row, layer) for layer, row in self._rows.items()]
@@ -99,7 +101,23 @@ class Hybrid:
 
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""
-        return ExpertCounts(*torch.stack([layer.table.counters for layer in self._layers]).sum(0).tolist())
+        return sum(self._counters.read(), ExpertCounts())
+
+    def start_counting(self) -> None:
+        """As ``Tier.start_counting``."""
+        self._counters.tensor.zero_()
+
+    def stats(self, *, wait: bool = False) -> ExpertStats | None:
+        """As ``Tier.stats``."""
+        counts = self._counters.read() if wait else self._counters.poll()
+        if counts is None:
+            return None
+        return ExpertStats(
+            layers=dict(zip(self._rows, counts, strict=True)),
+            num_slots=self._slots.shape[0] * self._slots.shape[1],
+            num_experts=self._store_layout.num_blobs,
+            expert_bytes=self._cpu.expert_bytes,
+        )
 
     @property
     def missing(self) -> tuple[range, int]:
@@ -177,7 +195,9 @@ class Hybrid:
         missing = addresses == 0
         order = missing.to(torch.int8).argsort(descending=True, stable=True)
         sources = mine.table.sources[order]
-        self._misses.untile(sources, targets[order], missing.sum(dtype=torch.int32).view(1), self._layout)
+        count = missing.sum(dtype=torch.int32).view(1)
+        mine.table.counters[Counter.STREAMED : Counter.STREAMED + 1] += count
+        self._misses.untile(sources, targets[order], count, self._layout)
         torch.where(missing, targets, addresses, out=mine.staged)
 
     def _make(self, row: int, layer: int) -> _Layer:
@@ -190,7 +210,7 @@ class Hybrid:
             slots=_addresses(self._slots[row].data_ptr(), num_slots, self._layout.num_bytes).to(device),
             owners=torch.arange(num_slots, dtype=torch.int32, device=device),
             fetches=self._fetches,
-            counters=torch.zeros(3, dtype=torch.int64, device=device),
+            counters=self._counters.tensor[row],
             copy_sources=torch.zeros(num_slots, dtype=torch.int64, device=device),
             copy_targets=torch.zeros(num_slots, dtype=torch.int64, device=device),
             count=torch.zeros(1, dtype=torch.int32, device=device),

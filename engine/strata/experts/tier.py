@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from strata.experts.counts import ExpertCounts
+from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
 from strata.experts.offloaded import Offloaded
@@ -41,6 +41,13 @@ class Tier(Protocol):
     def counts(self) -> ExpertCounts | None:
         """Where few-token steps found their experts so far; None where all are always in one place. Waits for the
         device."""
+
+    def start_counting(self) -> None:
+        """Forget what was counted so far: trials, and steps that only built kernels."""
+
+    def stats(self, *, wait: bool = False) -> ExpertStats | None:
+        """The same in full, for those who watch a server. Without ``wait`` about once a second, and None at all other
+        calls, none of which waits for the device. None always where ``counts`` is."""
 
     def close(self) -> None:
         """End what the tier has started."""

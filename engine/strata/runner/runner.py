@@ -11,6 +11,7 @@ from torch import Tensor
 
 from strata.config import EngineConfig
 from strata.errors import HardwareError
+from strata.experts.counts import ExpertStats
 from strata.experts.tier import blob_tier, caches_experts, reads_blobs
 from strata.kernels.layer import Kernels
 from strata.kernels.select import kernels_for
@@ -123,6 +124,9 @@ class Runner:
         if device.type == "cuda":
             with out_of_memory(device):
                 runner.warm_up(runner.step_tokens, phase("warm up", progress))
+        if model.tier is not None:
+            with torch.inference_mode():
+                model.tier.start_counting()
         return runner
 
     @property
@@ -175,6 +179,10 @@ class Runner:
         """Raise EngineError if a step that has ended went wrong where the device cannot tell."""
         if self.model.tier is not None:
             self.model.tier.check()
+
+    def expert_stats(self, *, wait: bool = False) -> ExpertStats | None:
+        """As ``Tier.stats``; None also for a model without experts."""
+        return None if self.model.tier is None else self.model.tier.stats(wait=wait)
 
     def warm_up(self, max_tokens: int, progress: Progress) -> None:
         """Run steps of up to ``max_tokens`` tokens. progress: called with the tokens that ran, and with all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from strata.kernels.misses.table import MissTable
+from strata.kernels.misses.table import Counter, MissTable
 
 DECAY = 0.95  # of an expert's heat in a step: after 14 steps a use counts half
 
@@ -33,5 +33,5 @@ def share_out(ids: Tensor, table: MissTable) -> Tensor:
         table.addresses[expert] = table.slots[slot]
         table.owners[slot] = expert
     table.count.fill_(count)
-    table.counters.add_(torch.tensor([len(chosen), len(chosen) - len(missing), count]))
+    table.counters[: Counter.FETCHED + 1] += torch.tensor([len(chosen), len(chosen) - len(missing), count])
     return torch.where(table.addresses[ids.long()] == 0, ids, -1)

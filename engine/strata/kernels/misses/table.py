@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout
+
+
+class Counter(IntEnum):
+    """Places in a layer's counters; ``strata.experts.counts.ExpertCounts`` says what each one counts."""
+
+    NEEDED = 0
+    IN_VRAM = 1
+    FETCHED = 2
+    PREFETCHED = 3
+    PREFETCH_USED = 4
+    PREFETCH_WASTED = 5
+    STREAMED = 6
+    WAITED_NS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +32,8 @@ class MissTable:
     addresses: int64 [experts], the slot of VRAM that has each one's blob, 0 where none has. sources: int64 [experts],
     each one's tiles in host memory. heat: float32 [experts], how often each was needed, the last steps counting most.
     slots: int64 [slots], addresses in VRAM. owners: int32 [slots], the expert in each, -1 in none. fetches: int32
-    [experts + 1], how many of so many missing experts are fetched; the CPU computes the others. counters: int64 [3],
-    experts that steps needed, found in VRAM, fetched.
+    [experts + 1], how many of so many missing experts are fetched; the CPU computes the others. counters: int64
+    [len(Counter)]; ``share_out`` counts the first three.
 
     Of the step: copy_sources, copy_targets int64 [slots] and count int32 [1], what has to be fetched from where to
     where. scratch: int32 [3 * experts].

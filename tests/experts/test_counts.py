@@ -1,0 +1,155 @@
+"""What is counted of experts beyond VRAM: known routing, exact numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import astuple, fields, replace
+
+import pytest
+import torch
+
+from strata.experts import counters, hybrid
+from strata.experts.counters import Counters
+from strata.experts.counts import MOVES, CpuWork, ExpertCounts, ExpertStats
+from strata.experts.hybrid import Hybrid
+from strata.kernels.layer import ExpertsFn, Routed
+from strata.kernels.matrix import SILU
+from strata.kernels.misses.table import Counter
+from strata.native.layout import TileLayout
+from strata.plan.placement import ExpertBytes, ExpertPlacement
+from strata.store.layout import ExpertLayout
+from strata.store.reader import Store
+from tests.experts.blob_kernels import CachedKernels
+from tests.experts.test_resident import made_store
+
+HIDDEN, SLOTS = 64, 2
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return made_store(tmp_path_factory.mktemp("counts"), "int4")
+
+
+def layout_of(store: Store) -> ExpertLayout:
+    layout = store.manifest.contents.experts
+    assert layout is not None
+    assert layout.layers == (0, 2), "a dense layer between"
+    assert layout.num_experts == 4
+    return layout
+
+
+class Running:
+    """A tier of four experts a layer, two of them in VRAM, and its two layers."""
+
+    def __init__(self, store: Store, fetched: float) -> None:
+        layout = layout_of(store)
+        sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
+        placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))
+        device = torch.device("cpu")
+        self.tier = Hybrid(layout, placement, CachedKernels(), device, top_k=2, fetched=fetched)
+        dict(store.load(device, put_expert=self.tier.put))
+        self.layers: dict[int, ExpertsFn] = {layer: self.tier.layer(layer, SILU) for layer in layout.layers}
+
+    def step(self, layer: int, *ids: tuple[int, int]) -> None:
+        x = torch.randn(len(ids), HIDDEN)
+        self.layers[layer](Routed(torch.tensor(ids), torch.full((len(ids), 2), 0.5), x), x.clone())
+
+    @property
+    def stats(self) -> ExpertStats:
+        stats = self.tier.stats(wait=True)
+        assert stats is not None
+        return stats
+
+
+@pytest.fixture
+def running(store: Store, request: pytest.FixtureRequest) -> Iterator[Running]:
+    running = Running(store, request.param)
+    yield running
+    running.tier.check()
+    running.tier.close()
+
+
+@pytest.mark.parametrize("running", [1.0], indirect=True, ids=["fetched"])
+def test_each_layer_counts_its_own_hits_and_fetches(running: Running) -> None:
+    running.step(0, (0, 1))  # both in their slots
+    running.step(0, (1, 2))  # 2 takes the slot of 0
+    running.step(0, (1, 2), (2, 1))  # two tokens, two experts, there by now
+    running.step(2, (2, 3), (3, 0))  # 0 is there, and one slot is free: the other one is the CPU's
+    stats = running.stats
+    assert stats.layers == {0: ExpertCounts(6, 5, 1), 2: ExpertCounts(3, 1, 1)}
+    assert stats.total == ExpertCounts(9, 6, 2)
+    assert stats.total.computed == 1
+    assert stats.total.hit_ratio == 6 / 9
+    assert (stats.num_slots, stats.num_experts) == (4, 8)
+
+
+@pytest.mark.parametrize("running", [0.0], indirect=True, ids=["on the CPU"])
+def test_bytes_are_those_of_whole_experts(running: Running) -> None:
+    running.step(0, (0, 3))
+    running.step(2, (2, 3))
+    stats = running.stats
+    # Tiles of int4: 16 rows x 64 inputs of gate and of up, and x 32 inputs of down, with their headers.
+    gate_block, down_block = 320 + 2 * 256, 320 + 256
+    assert stats.expert_bytes == 2 * 2 * gate_block + 4 * down_block == TileLayout("int4", 64, 32).num_bytes
+    assert {move: stats.moved_bytes(move) for move in MOVES} == {
+        "fetched": 0,
+        "prefetched": 0,
+        "streamed": 0,
+        "computed": 3 * stats.expert_bytes,
+    }
+
+
+@pytest.mark.parametrize("running", [1.0], indirect=True, ids=["fetched"])
+def test_a_prompt_counts_what_it_brings_and_nothing_else(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hybrid, "MAX_TOKENS", 1)
+    for layer in (0, 2):
+        running.step(layer, (0, 1), (2, 3))
+    stats = running.stats
+    # Two of four are in VRAM already, in each layer.
+    assert stats.layers == {0: ExpertCounts(streamed=2), 2: ExpertCounts(streamed=2)}
+    assert stats.moved_bytes("streamed") == 4 * stats.expert_bytes
+    assert stats.total.hit_ratio is None, "prompts are not part of it"
+
+
+@pytest.mark.parametrize("running", [0.5], indirect=True, ids=["both"])
+def test_what_came_before_the_start_is_forgotten(running: Running) -> None:
+    running.step(0, (0, 3))
+    running.tier.start_counting()
+    assert running.stats.total == ExpertCounts()
+    running.step(0, (0, 3))
+    assert running.stats.total.needed == 2
+
+
+def test_places_on_the_device_are_the_fields_of_the_host() -> None:
+    assert [counter.name.lower() for counter in Counter] == [field.name for field in fields(ExpertCounts)]
+
+
+def test_differences_and_sums_go_through_every_field() -> None:
+    one, two = ExpertCounts(*range(1, 9)), ExpertCounts(*range(10, 90, 10))
+    assert astuple(one + two) == (11, 22, 33, 44, 55, 66, 77, 88)
+    assert (one + two).since(two) == one
+
+
+def test_a_look_waits_for_nothing_and_is_due_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, arrived = [100.0], [False]
+    counted = Counters(2, torch.device("cpu"))
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(torch.cpu.Event, "query", lambda self: arrived[0])
+    counted.tensor[1, Counter.NEEDED] = 5
+    assert counted.poll() is None, "begins a copy"
+    counted.tensor[1, Counter.NEEDED] = 6  # by a later step
+    assert counted.poll() is None, "the copy is on its way"
+    arrived[0] = True
+    assert counted.poll() == [ExpertCounts(), ExpertCounts(5)]
+    clock[0] += counters.SECONDS / 2
+    assert [counted.poll(), counted.poll()] == [None, None], "none is due"
+    clock[0] += counters.SECONDS / 2
+    assert counted.poll() is None
+    assert counted.poll() == [ExpertCounts(), ExpertCounts(6)]
+
+
+def test_stats_without_a_step_have_no_ratio() -> None:
+    stats = ExpertStats({0: ExpertCounts()}, 1, 4, 100, CpuWork(0, 0.0, 0.0))
+    assert stats.total.hit_ratio is None
+    assert replace(stats, layers={0: ExpertCounts(4, 1)}).total.hit_ratio == 0.25
