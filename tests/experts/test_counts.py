@@ -42,12 +42,12 @@ def layout_of(store: Store) -> ExpertLayout:
 class Running:
     """A tier of four experts a layer, two of them in VRAM, and its two layers."""
 
-    def __init__(self, store: Store, fetched: float) -> None:
+    def __init__(self, store: Store, way: str) -> None:
         layout = layout_of(store)
         sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
         placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))
         device = torch.device("cpu")
-        self.tier = Hybrid(layout, placement, CachedKernels(), device, top_k=2, fetched=fetched)
+        self.tier = Hybrid(layout, placement, CachedKernels(), device, top_k=2, way=way)
         dict(store.load(device, put_expert=self.tier.put))
         self.layers: dict[int, ExpertsFn] = {layer: self.tier.layer(layer, SILU) for layer in layout.layers}
 
@@ -70,7 +70,7 @@ def running(store: Store, request: pytest.FixtureRequest) -> Iterator[Running]:
     running.tier.close()
 
 
-@pytest.mark.parametrize("running", [1.0], indirect=True, ids=["fetched"])
+@pytest.mark.parametrize("running", ["fetch"], indirect=True, ids=["fetched"])
 def test_each_layer_counts_its_own_hits_and_fetches(running: Running) -> None:
     running.step(0, (0, 1))  # both in their slots
     running.step(0, (1, 2))  # 2 takes the slot of 0
@@ -84,7 +84,7 @@ def test_each_layer_counts_its_own_hits_and_fetches(running: Running) -> None:
     assert (stats.num_slots, stats.num_experts) == (4, 8)
 
 
-@pytest.mark.parametrize("running", [0.0], indirect=True, ids=["on the CPU"])
+@pytest.mark.parametrize("running", ["cpu"], indirect=True, ids=["on the CPU"])
 def test_bytes_are_those_of_whole_experts(running: Running) -> None:
     running.step(0, (0, 3))
     running.step(2, (2, 3))
@@ -100,7 +100,7 @@ def test_bytes_are_those_of_whole_experts(running: Running) -> None:
     }
 
 
-@pytest.mark.parametrize("running", [1.0], indirect=True, ids=["fetched"])
+@pytest.mark.parametrize("running", ["fetch"], indirect=True, ids=["fetched"])
 def test_a_prompt_counts_what_it_brings_and_nothing_else(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 1)
     for layer in (0, 2):
@@ -112,7 +112,7 @@ def test_a_prompt_counts_what_it_brings_and_nothing_else(running: Running, monke
     assert stats.total.hit_ratio is None, "prompts are not part of it"
 
 
-@pytest.mark.parametrize("running", [0.5], indirect=True, ids=["both"])
+@pytest.mark.parametrize("running", ["hybrid"], indirect=True, ids=["both"])
 def test_what_came_before_the_start_is_forgotten(running: Running) -> None:
     running.step(0, (0, 3))
     running.tier.start_counting()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
 from strata.experts import hybrid
+from strata.experts.counts import ExpertCounts
+from strata.experts.cpu import CpuExperts
 from strata.experts.hybrid import Hybrid
+from strata.experts.trial import Trial
 from strata.kernels.layer import Kernels
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
@@ -44,7 +49,7 @@ def load(
     [
         pytest.param("cpu", 1, id="the CPU computes what one slot has not"),
         pytest.param("fetch", 3, id="fetched, as far as there are slots"),
-        pytest.param("hybrid", 1, id="both, shared as a trial says"),
+        pytest.param("hybrid", 2, id="both, shared as a trial says"),
     ],
 )
 def test_the_numbers_stay(
@@ -81,3 +86,47 @@ def test_prefill_brings_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
         assert torch.equal(tiny.run_chunks(runner, TOKEN_IDS, 17, list(range(8))), expected)
     finally:
         runner.model.tier.close()
+
+
+def test_a_trial_leaves_slots_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    tried: list[tuple[int, int]] = []
+    measure = Trial.seconds
+
+    def seconds(self: Trial, missing: int, fetched: int) -> float:
+        tried.append((missing, fetched))
+        return measure(self, missing, fetched)
+
+    monkeypatch.setattr(Trial, "seconds", seconds)
+    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 3, "auto")
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    try:
+        assert any(fetched > 0 for _, fetched in tried)
+        assert tier.counts() == ExpertCounts(0, 0, 0)
+        assert (tier.registry.table != 0).tolist() == [[i < 3 for i in range(4)]] * len(tier.registry.table)
+    finally:
+        tier.close()
+
+
+def test_a_request_is_expected_once_its_kernel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building it takes longer than the CPU's threads wait for a request that was announced."""
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    events: list[str] = []
+    expect, misses = CpuExperts.expect, CachedKernels().misses
+
+    def share_out(*arguments: Any) -> None:
+        events.append("sent")
+        misses.share_out(*arguments)
+
+    def announce(self: CpuExperts, requests: int) -> None:
+        events.append("expected")
+        expect(self, requests)
+
+    monkeypatch.setattr(CachedKernels, "misses", replace(misses, share_out=share_out))
+    monkeypatch.setattr(CpuExperts, "expect", announce)
+    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 1, "hybrid")
+    assert runner.model.tier is not None
+    runner.model.tier.close()
+    assert events
+    assert events == ["sent", "expected"] * (len(events) // 2)

@@ -3,47 +3,90 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 logger = logging.getLogger(__name__)
 
-_TRIALS = 3  # of each share; the best counts, since what else runs only ever costs time
+_TRIALS = 5  # of each number; the best counts, since what else runs only ever costs time
+
+# By how many of a token's experts are missing, and how many of these are fetched: seconds a layer.
+Times: TypeAlias = Mapping[int, Mapping[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a layer can meet in a step of one token."""
+
+    top_k: int
+    num_slots: int  # of a layer
+    num_experts: int
+
+    @property
+    def missing(self) -> range:
+        """How many of a token's experts may be missing."""
+        return range(max(1, self.top_k - self.num_slots), min(self.top_k, self.num_experts - self.num_slots) + 1)
+
+    def fetched(self, missing: int) -> range:
+        """How many of so many missing ones may be fetched: slots whose experts the token needs are not free."""
+        return range(min(missing, self.num_slots - (self.top_k - missing)) + 1)
 
 
 class Timed(Protocol):
-    """A tier that can be tried."""
+    """Layers that can be tried."""
 
-    @property
-    def missing(self) -> tuple[range, int]:
-        """Experts that no layer has in VRAM, and how many layers there are."""
-
-    def time_layers(self, ids: Tensor, fetched: float) -> float:
-        """Seconds a layer."""
+    def seconds(self, missing: int, fetched: int) -> float:
+        """Of a layer, when so many of a token's experts are missing, of which so many are fetched."""
 
 
-def calibrate(tier: Timed, top_k: int) -> float:
-    """The share of a token's missing experts that is best fetched, of 0, 1/top_k, ... 1."""
-    missing, layers = tier.missing
-    num_missing = min(top_k, len(missing))
-    if num_missing == 0:
-        return 1.0
-    generator = torch.Generator().manual_seed(0)
-    seconds: dict[int, float] = {}
-    for trial in range(_TRIALS + 1):
-        for count in range(num_missing + 1):
-            rows = [torch.randperm(len(missing), generator=generator)[:num_missing] for _ in range(layers)]
-            ids = (missing.start + torch.stack(rows)).int().view(layers, 1, num_missing)
-            took = tier.time_layers(ids, count / num_missing)
-            if trial:  # the first builds kernels
-                seconds[count] = min(took, seconds.get(count, took))
-    best = min(seconds, key=lambda count: seconds[count])
-    logger.info(
-        "a layer's %d missing experts take %s us when so many are fetched and the CPU computes the others; best: %d",
-        num_missing,
-        ", ".join(f"{count}: {1e6 * took:.0f}" for count, took in seconds.items()),
-        best,
+def measure(trial: Timed, choices: Choices) -> Times:
+    """Each number of missing experts with a few numbers of fetched ones: from the best one for one less, downhill."""
+    times: dict[int, dict[int, float]] = {}
+    best, last = 0, choices.missing[-1]
+    for fetched in choices.fetched(last):
+        trial.seconds(last, fetched)  # builds kernels, and wakes the card up
+    for missing in choices.missing:
+        allowed = choices.fetched(missing)
+        found = times[missing] = {}
+        wanted = {best - 1, best, best + 1} | ({0, allowed[-1]} if missing == last else set())
+        while wanted := wanted.intersection(allowed) - found.keys():
+            for _ in range(_TRIALS):
+                for fetched in sorted(wanted):
+                    took = trial.seconds(missing, fetched)
+                    found[fetched] = min(took, found.get(fetched, took))
+            best = _fastest(found)
+            wanted = {best - 1, best + 1}
+    return times
+
+
+def plain_fetches(way: str, num_experts: int) -> tuple[int, ...]:
+    """How many of 0, 1 ... ``num_experts`` missing experts are fetched: all, or none, or, before a trial, half."""
+    share = {"fetch": 1.0, "cpu": 0.0}.get(way, 0.5)
+    return tuple(round(share * missing) for missing in range(num_experts + 1))
+
+
+def best_fetches(times: Times, way: str, num_experts: int) -> tuple[int, ...]:
+    """As ``plain_fetches``, by what is fastest. ``way``: "hybrid" takes both ways wherever there are two to share, any
+    other also one alone. More than a token takes are shared like all of a token's."""
+    best = {}
+    for missing, found in times.items():
+        both = {fetched: took for fetched, took in found.items() if 0 < fetched < missing}
+        best[missing] = _fastest(both if way == "hybrid" and both else found)
+    share = best[max(best)] / max(best)
+    return tuple(best.get(missing, round(share * missing)) for missing in range(num_experts + 1))
+
+
+def describe(times: Times, fetches: tuple[int, ...]) -> str:
+    """For people: what was chosen, and what a layer takes that way and otherwise."""
+    last = max(times)
+    chosen = ", ".join(f"{fetches[missing]} of {missing}" for missing in times)
+    found = ", ".join(f"{fetched}: {1e6 * took:.0f}" for fetched, took in sorted(times[last].items()))
+    return (
+        f"of a layer's missing experts the card fetches {chosen}, the CPU computes the others; {last} take {found} us "
+        "a layer when so many are fetched"
     )
-    return best / num_missing
+
+
+def _fastest(found: Mapping[int, float]) -> int:
+    return min(found, key=lambda fetched: found[fetched])

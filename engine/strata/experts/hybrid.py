@@ -9,19 +9,23 @@ before it computes.
 
 from __future__ import annotations
 
-import time
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from strata.experts.calibration import calibrate
+from strata.experts.calibration import Choices, best_fetches, describe, measure, plain_fetches
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.cpu import CpuExperts
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
+from strata.experts.trial import Trial
+from strata.kernels.capture import on_card
 from strata.kernels.layer import ExpertsFn, Kernels, Routed
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Counter, MissTable
@@ -29,8 +33,11 @@ from strata.memory.device import aligned
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
 
+logger = logging.getLogger(__name__)
+
 # Tokens of a step up to which the experts that VRAM has not are dealt with one by one.
 MAX_TOKENS = 16
+_TRIAL_LAYERS = 16  # enough to say what one takes; all of a large model's would make the trial a long one
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,11 @@ class Hybrid:
         kernels: Kernels,
         device: torch.device,
         top_k: int,
-        fetched: float | None = None,
+        way: str = "auto",
     ) -> None:
-        """``fetched``: of the experts that VRAM has not, the share that is fetched; the CPU computes the rest. None:
-        what ``calibrate`` finds. Raises HardwareError when host memory is too small."""
+        """``way``: experts that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or shared as
+        ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto"). Raises
+        HardwareError when host memory is too small."""
         assert kernels.misses is not None, "the caller asks before"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
@@ -78,8 +86,8 @@ class Hybrid:
         self._staged = staged.view(2, layout.num_experts).to(device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
         self._counters = Counters(len(layout.layers), device)
-        self._fetched = fetched
-        self._share_out(0.5 if fetched is None else fetched)
+        self._way = way
+        self._share_out(plain_fetches(way, layout.num_experts))
         self._layers = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
         self._streamer = Streamer(len(self._layers), self._bring, device)
@@ -95,9 +103,14 @@ class Hybrid:
     def calibrate(self) -> None:
         """As ``Tier.calibrate``: how the CPU reads, and how many of a token's missing experts to fetch."""
         self._cpu.tune()
-        if self._fetched is None:
-            self._fetched = calibrate(self, self._top_k)
-            self._share_out(self._fetched)
+        if self._way in ("fetch", "cpu"):
+            return
+        num_slots, num_experts = self._slots.shape[1], self._store_layout.num_experts
+        with self._trial() as trial:
+            times = measure(trial, Choices(self._top_k, num_slots, num_experts))
+        fetches = best_fetches(times, self._way, num_experts)
+        logger.info("%s", describe(times, fetches))
+        self._share_out(fetches)
 
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""
@@ -118,37 +131,6 @@ class Hybrid:
             num_experts=self._store_layout.num_blobs,
             expert_bytes=self._cpu.expert_bytes,
         )
-
-    @property
-    def missing(self) -> tuple[range, int]:
-        """Experts that no layer has in VRAM before it has run, and how many layers there are."""
-        return range(self._slots.shape[1], self._store_layout.num_experts), len(self._layers)
-
-    def time_layers(self, ids: Tensor, fetched: float) -> float:
-        """Seconds a layer when ``fetched`` of those that are missing among ids int32 [layers, 1, top_k] are fetched.
-        Slots are afterwards as they were before."""
-        self._share_out(fetched)
-        hidden = self._layout.gate.cols
-        inner = self._misses.inner(torch.randn(1, hidden, device=self._device))
-        x = torch.zeros(1, hidden, device=self._device)
-        shares, ids = torch.ones(ids.shape[1:], device=self._device), ids.to(self._device)
-        began = self._now()
-        for mine, run, chosen in zip(self._layers, self._runs, ids, strict=True):
-            self._run_few(mine, run, Routed(chosen, shares, inner), x)
-        seconds = self._now() - began
-        self._cpu.check()
-        for layer in self._layers:
-            self._reset(layer.table)
-        return seconds / len(self._layers)
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
-    def _share_out(self, share: float) -> None:
-        numbers = torch.arange(len(self._fetches))
-        self._fetches.copy_((share * numbers).round().int())
 
     def layer(self, layer: int, activation: Activation) -> ExpertsFn:
         """As ``Tier.layer``."""
@@ -181,12 +163,45 @@ class Hybrid:
     # --- inside
 
     def _run_few(self, mine: _Layer, in_slots: ExpertsFn, routed: Routed, x: Tensor) -> Tensor:
-        if not _is_captured(self._device):
-            self._cpu.expect(1)
         table, mailbox = mine.table, self._cpu.mailbox
         self._misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, mine.row)
+        if not _is_captured(self._device):
+            self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits for requests
         self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
         return self._misses.add_answer(in_slots(routed, x), mailbox, mine.row, self._cpu.late)
+
+    @contextmanager
+    def _trial(self) -> Iterator[Trial]:
+        """Slots are afterwards as they were before."""
+        layers = self._layers[:_TRIAL_LAYERS]
+        hidden = self._layout.gate.cols
+        inner = self._misses.inner(torch.randn(1, hidden, device=self._device))
+        x = torch.zeros(1, hidden, device=self._device)
+        shares = torch.ones(1, self._top_k, device=self._device)
+        # Any that differ: their kernels are built with them.
+        ids = torch.arange(self._top_k, dtype=torch.int32, device=self._device).repeat(len(layers), 1, 1)
+
+        def step() -> None:
+            for mine, run, chosen in zip(layers, self._runs, ids, strict=False):
+                self._run_few(mine, run, Routed(chosen, shares, inner), x)
+
+        on_its_own = self._device.type == "cuda"
+        again = on_card(self._device)(step)[0] if on_its_own else step
+
+        def run_all() -> None:
+            if on_its_own:
+                self._cpu.expect(len(layers))
+            again()
+            if on_its_own:
+                torch.cuda.synchronize(self._device)
+            self._cpu.check()
+
+        yield Trial(run_all, ids, self.registry.table[: len(layers)], self._fetches)
+        for layer in layers:
+            self._reset(layer.table)
+
+    def _share_out(self, fetches: Sequence[int]) -> None:
+        self._fetches.copy_(torch.tensor(fetches, dtype=torch.int32))
 
     def _bring(self, row: int, buffer: int) -> None:
         """Put the experts of a layer that have no slot into a buffer, and write down where all are."""

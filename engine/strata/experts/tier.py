@@ -80,12 +80,12 @@ def blob_tier(
     kernels: Kernels,
     device: torch.device,
     top_k: int,
-    fetched: float | None = None,
+    way: str = "auto",
 ) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``fetched``: see
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``: see
     ``Hybrid``. Raises HardwareError when host memory is too small, or the native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
     if caches_experts(layout, kernels):
-        return Hybrid(layout, placement, kernels, device, top_k, fetched)
+        return Hybrid(layout, placement, kernels, device, top_k, way)
     return Offloaded(layout, placement, kernels, device)

@@ -4,12 +4,12 @@ prompts of a few numbers of tokens. What lies between two sizes is filled up."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
+from strata.kernels.capture import Capture
 from strata.memory.kv import KVPool
 from strata.models.decoder import Decoder
 from strata.runner.decode import DecodeInputs
@@ -19,8 +19,6 @@ from strata.scheduler.batch import Batch
 from strata.store.progress import Progress, counter
 
 Result = TypeVar("Result")
-# A step to what runs it again, and its result, which is then overwritten.
-Capture: TypeAlias = Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]]
 
 
 class Inputs(Protocol):
@@ -132,21 +130,3 @@ class _Graphs(Generic[Result]):
         self._announce()
         replay()
         return result
-
-
-def on_card(device: torch.device) -> Capture:
-    """Captures graphs that share their memory: they must not run at the same time."""
-    pool = torch.cuda.graph_pool_handle()
-
-    def capture(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        aside = torch.cuda.Stream(device)
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
-            step()  # builds kernels and work areas, which a capture must not
-        torch.cuda.current_stream(device).wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            result = step()
-        return graph.replay, result
-
-    return capture

@@ -13,6 +13,7 @@ from strata.config import EngineConfig
 from strata.errors import HardwareError
 from strata.experts.counts import ExpertStats
 from strata.experts.tier import blob_tier, caches_experts, reads_blobs
+from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
@@ -23,7 +24,7 @@ from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
-from strata.runner.graphs import StepGraphs, on_card
+from strata.runner.graphs import StepGraphs
 from strata.runner.inputs import build_inputs
 from strata.runner.mixed import MixedInputs
 from strata.runner.step import StepResult, result_of
@@ -34,8 +35,6 @@ from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
-
-FETCHED = {"fetch": 1.0, "cpu": 0.0}  # of the experts that VRAM has not, by ``expert_placement``; else by trial
 
 
 class Runner:
@@ -250,7 +249,7 @@ def _load_model(
         tier = None
         if layout is not None and placement is not None:
             top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
-            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, FETCHED.get(expert_placement))
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, expert_placement)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)

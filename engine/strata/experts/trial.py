@@ -1,0 +1,40 @@
+"""Some layers' experts for one token, over and over: what a step of the model takes for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class Trial:
+    """Draws which experts the token takes anew for each run, so that as many are missing as was asked for."""
+
+    def __init__(self, run: Callable[[], None], ids: Tensor, addresses: Tensor, fetches: Tensor) -> None:
+        """``run``: the layers, with all of ``ids`` int32 [layers, 1, top_k], however many of the missing ones
+        ``fetches`` int32 [experts + 1] says; returns when the device is done. ``addresses``: int64 [layers, experts],
+        0 for those that are missing; runs change it."""
+        self._run = run
+        self._ids = ids
+        self._addresses = addresses
+        self._fetches = fetches
+        self._generator = torch.Generator().manual_seed(0)
+
+    def seconds(self, missing: int, fetched: int) -> float:
+        """Of a layer, as ``calibration.Timed``."""
+        self._fetches[missing] = fetched
+        self._draw(missing)
+        if self._ids.is_cuda:
+            torch.cuda.synchronize(self._ids.device)
+        began = time.perf_counter()
+        self._run()
+        return (time.perf_counter() - began) / len(self._ids)
+
+    def _draw(self, missing: int) -> None:
+        there = self._addresses != 0
+        lot = torch.rand(there.shape, generator=self._generator).to(there.device)
+        new = (lot + there).argsort(-1)[:, :missing]
+        old = (lot - there.float()).argsort(-1)[:, : self._ids.shape[-1] - missing]
+        self._ids.copy_(torch.cat([new, old], -1).unsqueeze(1))

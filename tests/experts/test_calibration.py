@@ -1,0 +1,113 @@
+"""How many of a token's missing experts are fetched: what times say, whatever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from strata.experts.calibration import Choices, best_fetches, describe, measure, plain_fetches
+from strata.experts.trial import Trial
+
+QWEN3_30B = Choices(top_k=8, num_slots=64, num_experts=128)
+
+
+class FakeTrial:
+    """Layers that take as long as they are told to; every seventh run something else gets in the way."""
+
+    def __init__(self, seconds: Callable[[int, int], float]) -> None:
+        self.model = seconds
+        self.asked: list[tuple[int, int]] = []
+
+    def seconds(self, missing: int, fetched: int) -> float:
+        self.asked.append((missing, fetched))
+        return self.model(missing, fetched) * (3 if len(self.asked) % 7 == 0 else 1)
+
+
+def both_ways(each_fetched: float, each_computed: float, start: float = 10) -> FakeTrial:
+    """Both at once: the slower one is waited for."""
+    return FakeTrial(
+        lambda missing, fetched: max(
+            each_fetched * fetched, start * (fetched < missing) + each_computed * (missing - fetched)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("trial", "expected"),
+    [
+        pytest.param(both_ways(50, 50, 0), [0, 0, 1, 1, 2, 2, 3, 3, 4], id="both as fast"),
+        pytest.param(both_ways(50, 25), [0, 0, 1, 1, 1, 2, 2, 2, 3], id="the CPU twice as fast"),
+        pytest.param(both_ways(10, 1000), list(range(9)), id="hardly any CPU"),
+        pytest.param(both_ways(1000, 10), [0] * 9, id="hardly any PCIe"),
+    ],
+)
+def test_the_choice_follows_the_times(trial: FakeTrial, expected: list[int]) -> None:
+    fetches = best_fetches(measure(trial, QWEN3_30B), "auto", 128)
+    for missing in range(1, 9):
+        least = min(trial.model(missing, fetched) for fetched in range(missing + 1))
+        assert trial.model(missing, fetches[missing]) == least
+    assert list(fetches[:9]) == expected
+    assert fetches[16] == 2 * fetches[8]
+    assert len(fetches) == 129
+
+
+def test_hybrid_uses_both_even_where_one_alone_is_faster() -> None:
+    for trial in (both_ways(10, 1000), both_ways(1000, 10)):
+        fetches = best_fetches(measure(trial, QWEN3_30B), "hybrid", 128)
+        assert all(0 < fetches[missing] < missing for missing in range(2, 129))
+
+
+def test_few_slots_bound_what_is_missing_and_what_is_fetched() -> None:
+    """Of 8 experts 4 are missing at least, and what the other 4 need is not given away."""
+    trial = both_ways(10, 1000)
+    choices = Choices(top_k=8, num_slots=4, num_experts=128)
+    times = measure(trial, choices)
+    assert sorted(times) == [4, 5, 6, 7, 8]
+    assert all(fetched <= missing - 4 for missing, fetched in trial.asked)
+    assert best_fetches(times, "auto", 128)[4:9] == (0, 1, 2, 3, 4)
+
+
+def test_few_experts_outside_vram_bound_what_is_missing() -> None:
+    assert list(Choices(top_k=8, num_slots=126, num_experts=128).missing) == [1, 2]
+
+
+def test_a_trial_asks_little() -> None:
+    """A large model's layers take a millisecond, and an engine that starts shall not wait for long."""
+    trial = both_ways(50, 50)
+    measure(trial, QWEN3_30B)
+    assert len(trial.asked) < 200
+
+
+@pytest.mark.parametrize(("way", "expected"), [("fetch", (0, 1, 2, 3)), ("cpu", (0, 0, 0, 0)), ("auto", (0, 0, 1, 2))])
+def test_without_a_trial(way: str, expected: tuple[int, ...]) -> None:
+    assert plain_fetches(way, 3) == expected
+
+
+def test_the_log_says_what_was_measured() -> None:
+    times = {1: {0: 20e-6, 1: 30e-6}, 2: {0: 50e-6, 1: 30e-6, 2: 60e-6}}
+    text = describe(times, best_fetches(times, "auto", 4))
+    assert "0 of 1, 1 of 2" in text
+    assert "2 take 0: 50, 1: 30, 2: 60 us" in text
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_as_many_are_missing_as_was_asked_for(missing: int) -> None:
+    """Others each time, and also after the layers have changed what is there."""
+    addresses = torch.zeros(2, 8, dtype=torch.int64)
+    addresses[:, :3] = 4096
+    ids, fetches = torch.zeros(2, 1, 3, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
+    seen = []
+
+    def run() -> None:
+        taken = ids.squeeze(1).long()
+        assert all(len(set(row)) == 3 for row in taken.tolist())
+        assert (addresses.gather(1, taken) == 0).sum(-1).tolist() == [missing, missing]
+        assert int(fetches[missing]) == 1
+        seen.append(taken.tolist())
+        addresses.copy_(addresses.roll(1, dims=1))
+
+    trial = Trial(run, ids, addresses, fetches)
+    assert all(trial.seconds(missing, 1) >= 0 for _ in range(8))
+    assert len({str(each) for each in seen}) > 1
