@@ -143,6 +143,62 @@ def test_an_expert_that_is_cut_off_is_named(tmp_path: Path) -> None:
         store.read_expert(3, NUM_EXPERTS - 1)
 
 
+@pytest.fixture
+def shards(tmp_path: Path) -> Store:
+    """Experts in nine files."""
+    table = moe(hidden_size=256, moe_intermediate_size=512)
+    source = write_hf(tmp_path / "m", table)
+    return Store.open(convert(str(source), tmp_path / "s", "bf16", shard_size=2 << 20))
+
+
+def test_threads_take_each_expert_once(shards: Store) -> None:
+    taken: list[tuple[tuple[int, int], torch.Tensor]] = []
+    seen: list[tuple[int, int]] = []
+    rest = dict(
+        shards.load(
+            progress=lambda *now: seen.append(now), put_expert=lambda expert, blob: taken.append((expert, blob.clone()))
+        )
+    )
+    layout = shards.manifest.contents.experts
+    assert layout is not None
+    assert not any(".experts." in name for name in rest)
+    assert sorted(expert for expert, _ in taken) == sorted(layout.experts)
+    for expert, blob in taken:
+        file, offset = layout.place(*expert)
+        data = (shards.path / layout.files[file]).read_bytes()
+        assert blob.numpy().tobytes() == data[offset : offset + layout.blob_bytes]
+    total = sum(shard.bytes for shard in shards.manifest.shards)
+    assert seen[-1] == (total, total)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_damaged_file_of_many_is_named(shards: Store) -> None:
+    layout = shards.manifest.contents.experts
+    assert layout is not None
+    file = shards.path / layout.files[5]
+    data = bytearray(file.read_bytes())
+    data[layout.blob_bytes + 9] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=rf"{file.name}: its checksum is"):
+        list(shards.load(put_expert=lambda expert, blob: None))
+
+
+def test_what_putting_an_expert_raises_ends_loading(shards: Store) -> None:
+    def put(expert: tuple[int, int], blob: Tensor) -> None:
+        if expert == (3, 1):
+            raise MemoryError("no slot")
+
+    with pytest.raises(MemoryError, match="no slot"):
+        list(shards.load(put_expert=put))
+
+
+def test_buffers_of_all_threads_are_bounded(shards: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.store.reader.num_cpus", lambda: 2)
+    assert shards.num_loading_threads == 4
+    monkeypatch.setattr("strata.store.reader._BUFFER_BYTES", 48 << 20)
+    assert shards.num_loading_threads == 3
+
+
 # --- what a conversion plans
 
 

@@ -22,6 +22,7 @@ from strata.memory.device import aligned
 from strata.memory.host import PinnedMemory
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
+from strata.store.shard import bytes_of, copy_bytes
 
 # Tokens of a step from which on a layer's experts are streamed: with 128 experts of which a token takes 8, 64 tokens
 # take 98 % of them. More than the largest step that a CUDA graph replays: what is ahead is decided on the host.
@@ -65,7 +66,11 @@ class Offloaded(SelfContained):
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
         """As ``BlobTier.put``."""
-        self._place(*expert).copy_(blob)
+        place = self._place(*expert)
+        if place.device.type == "cpu":
+            copy_bytes(bytes_of(place), bytes_of(blob))
+        else:
+            place.copy_(blob)
 
     def layer(self, layer: int, activation: Activation) -> ExpertsFn:
         """As ``Tier.layer``."""

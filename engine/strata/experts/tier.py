@@ -60,7 +60,8 @@ class BlobTier(Tier, Protocol):
     """A tier that keeps the store's blobs as they are."""
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
-        """Take the blob, uint8 on the CPU, of (layer, expert)."""
+        """Take the blob, uint8 on the CPU, of (layer, expert); its memory is used again afterwards. Threads that load
+        call it at the same time, for different experts."""
 
 
 def reads_blobs(layout: ExpertLayout | None, kernels: Kernels) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 # The same with the phase before it: "wait" (for another process), "download", "convert", "write", "verify", "load",
@@ -20,13 +21,15 @@ def phase(name: str, phases: Phases) -> Progress:
 
 
 def counter(total: int, progress: Progress | None, *, done: int = 0) -> Callable[[int], None]:
-    """To be called with the bytes of each further piece; ``progress`` gets their sum and ``total``. done: bytes that
-    were there before."""
+    """To be called with the bytes of each further piece, by any thread; ``progress`` gets their sum and ``total``, one
+    call after another. done: bytes that were there before."""
+    lock = Lock()
 
     def add(num_bytes: int) -> None:
         nonlocal done
-        done += num_bytes
-        if progress is not None:
-            progress(done, total)
+        with lock:
+            done += num_bytes
+            if progress is not None:
+                progress(done, total)
 
     return add

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -11,8 +13,10 @@ from typing import Any
 from strata.config import ModelConfig, read_hf_config, token_ids
 from strata.config.model_name import ACCEPTED
 from strata.errors import CheckpointError
+from strata.plan.hardware import num_cpus
 from strata.plan.parts import prepared_parts
 from strata.plan.shape import TensorSpec, check, expert_name, needed
+from strata.plan.units import format_bytes
 from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
 from strata.store import manifest as manifests
@@ -21,10 +25,15 @@ from strata.store.layout import ExpertLayout, Weight, part_bytes
 from strata.store.lease import Lease
 from strata.store.manifest import Manifest
 from strata.store.progress import Progress, counter
-from strata.store.shard import altered, read_blob, read_blobs, read_shared, torch_dtype
+from strata.store.shard import PIECE_BYTES, Count, altered, copied, read_blob, read_blobs, read_shared, torch_dtype
+from strata.store.threads import each
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 GENERATION_FILE = "generation_config.json"
+
+_BUFFER_BYTES = 512 << 20  # of all threads that load, together
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +115,66 @@ class Store:
 
         Each file is read once and its checksum compared at its end, so use no weight before the iterator ends. The
         weights of one expert are views of one buffer, its blob; ``put_expert`` takes (layer, expert) and the blob on
-        the CPU instead, and the weights in it do not come. progress: called with the bytes read and those of all
-        files. Raises CheckpointError naming a damaged file.
+        the CPU instead, and the weights in it do not come. It is called by several threads, each time for another
+        expert, and the blob is overwritten afterwards. progress: called with the bytes read and those of all files.
+        Raises CheckpointError naming a damaged file.
         """
-        contents = self.manifest.contents
-        read = counter(sum(shard.bytes for shard in self.manifest.shards), progress)
-        shards = iter(self.manifest.shards)
-        for held in contents.shared:
-            tensors = read_shared(self.path, next(shards), manifests.stored_tensors(held), read)
+        import torch
+
+        total = sum(shard.bytes for shard in self.manifest.shards)
+        read, began = counter(total, progress), time.monotonic()
+        inference = torch.is_inference_mode_enabled()  # of this thread, which the others are to follow
+
+        def load_shard(index: int) -> dict[str, Tensor]:
+            with torch.inference_mode(inference):
+                return self._load_shard(index, device, read, put_expert)
+
+        files = range(len(self.manifest.shards))
+        num_threads = self.num_loading_threads
+        for weights in each(num_threads, load_shard, files, in_order=True):
+            yield from weights.items()
+        seconds = time.monotonic() - began
+        logger.info(
+            "read %s in %.1f s, %.2f GiB/s with %d threads",
+            format_bytes(total),
+            seconds,
+            total / seconds / (1 << 30),
+            num_threads,
+        )
+
+    @property
+    def num_loading_threads(self) -> int:
+        """Twice as many as there are CPUs: one part waits for the disk while the other computes. Each has a buffer."""
+        layout = self.manifest.contents.experts
+        buffers = _BUFFER_BYTES // (PIECE_BYTES if layout is None else max(PIECE_BYTES, layout.blob_bytes))
+        return max(1, min(len(self.manifest.shards), 2 * num_cpus(), buffers))
+
+    def _load_shard(
+        self, index: int, device: Any, read: Count, put_expert: Callable[[tuple[int, int], Tensor], None] | None
+    ) -> dict[str, Tensor]:
+        """The weights of one file, but for experts that ``put_expert`` takes."""
+        contents, shard = self.manifest.contents, self.manifest.shards[index]
+        found: dict[str, Tensor] = {}
+        if index < len(contents.shared):
+            held = contents.shared[index]
+            tensors = read_shared(self.path, shard, manifests.stored_tensors(held), read)
             for name, weight in held.items():
                 parts = {part: next(tensors)[1].to(device) for part in weight.tensors(name)}
-                yield name, _weight(name, weight, parts)
+                found[name] = _weight(name, weight, parts)
             _end(tensors)
+            return found
         layout = contents.experts
-        if layout is None:
-            return
-        for index, shard in enumerate(shards):
-            experts = layout.held(index)
-            blobs = read_blobs(self.path, shard, len(experts), layout.blob_bytes, read)
-            for expert in experts:
-                if put_expert is not None:
-                    put_expert(expert, next(blobs))
-                    continue
-                yield from _expert(layout, next(blobs).to(device), f"{expert_name(*expert)}.").items()
-            _end(blobs)
+        assert layout is not None, "what is not shared holds experts"
+        experts = layout.held(index - len(contents.shared))
+        blobs = read_blobs(self.path, shard, len(experts), layout.blob_bytes, read)
+        for expert in experts:
+            blob = next(blobs)
+            if put_expert is None:
+                found |= _expert(layout, copied(blob).to(device), f"{expert_name(*expert)}.")
+            else:
+                put_expert(expert, blob)
+        _end(blobs)
+        return found
 
     def read_expert(self, layer: int, expert: int) -> dict[str, Tensor]:
         """The weights of one routed expert on the CPU, by their names within it ("gate_proj.weight"), as ``load`` gives

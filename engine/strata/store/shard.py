@@ -20,9 +20,10 @@ from strata.errors import CheckpointError
 from strata.quant.base import Part, Tensor
 from strata.store.layout import part_bytes
 from strata.store.manifest import Shard
+from strata.store.pieces import read_pieces
 
 _ALIGNMENT = 64  # of the first tensor; the format asks for 8
-_PIECE_BYTES = 16 << 20  # read or written between two progress reports
+PIECE_BYTES = 16 << 20  # read or written between two progress reports
 _ENTRY_BYTES = 128  # bound of a header entry beside its name
 
 Count = Callable[[int], None]  # told the bytes of each piece
@@ -61,8 +62,8 @@ class ShardWriter:
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
-        for start in range(0, len(data), _PIECE_BYTES):
-            piece = data[start : start + _PIECE_BYTES]
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
             self._stream.write(piece)
             self._hash.update(piece)
             self.bytes += len(piece)
@@ -86,34 +87,38 @@ class ShardWriter:
 class _ShardReader:
     """One pass over a shard: every read must find its bytes, and ``end`` compares the checksum."""
 
-    def __init__(self, root: Path, shard: Shard, stream: BinaryIO, read: Count) -> None:
+    def __init__(self, root: Path, shard: Shard, piece_bytes: int, read: Count, *, past_cache: bool = True) -> None:
         from xxhash import xxh3_128
 
         self._root = root
         self._shard = shard
-        self._stream = stream
+        self._pieces = read_pieces(root / shard.file, piece_bytes, past_cache=past_cache)
         self._read = read
         self._hash: Any = xxh3_128()
+        self._left = memoryview(b"")  # of the last piece
 
-    def take(self, size: int) -> bytes:
-        """The next bytes; fewer at the end of the file."""
-        found = self._stream.read(size)
-        self._hash.update(found)
-        self._read(len(found))
-        return found
+    def piece(self) -> memoryview:
+        """The next ``piece_bytes``; fewer at the end of the file. Overwritten by the next piece."""
+        piece = next(self._pieces, memoryview(b""))
+        self._hash.update(piece)
+        self._read(len(piece))
+        return piece
 
     def fill(self, view: memoryview, what: str) -> None:
         """Read into memory. ``what`` is read, for the error."""
-        for start in range(0, len(view), _PIECE_BYTES):
-            piece = view[start : start + _PIECE_BYTES]
-            if self._stream.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+        at = 0
+        while at < len(view):
+            self._left = self._left or self.piece()
+            if not self._left:
                 raise altered(self._root, self._shard.file, f"it ends inside {what}")
-            self._hash.update(piece)
-            self._read(len(piece))
+            size = min(len(view) - at, len(self._left))
+            copy_bytes(view[at : at + size], self._left[:size])
+            self._left = self._left[size:]
+            at += size
 
     def end(self) -> None:
         """After the last byte that is expected."""
-        if self._stream.read(1):
+        if self._left or self.piece():
             raise altered(self._root, self._shard.file, "it goes on after the last tensor")
         checksum, written = self._hash.hexdigest(), self._shard.xxh3_128
         if checksum != written:
@@ -127,9 +132,12 @@ def read_shared(root: Path, shard: Shard, tensors: Mapping[str, Part], read: Cou
     """
     import torch
 
-    with _reading(root, shard, read) as reader:
+    with _reading(root / shard.file):
+        reader = _ShardReader(root, shard, PIECE_BYTES, read)
         header = encode_header(tensors)
-        if _parsed(reader.take(len(header))) != _parsed(header):
+        found = bytearray(len(header))
+        reader.fill(memoryview(found), "its header")
+        if _parsed(bytes(found)) != _parsed(header):
             raise altered(root, shard.file, "its header is not that of the store's config.json")
         for name, part in tensors.items():
             tensor = torch.empty(part.shape, dtype=torch_dtype(part.dtype))
@@ -139,14 +147,17 @@ def read_shared(root: Path, shard: Shard, tensors: Mapping[str, Part], read: Cou
 
 
 def read_blobs(root: Path, shard: Shard, count: int, blob_bytes: int, read: Count) -> Iterator[Tensor]:
-    """The blobs of a shard of experts as uint8 tensors on the CPU, in order; otherwise as ``read_shared``."""
+    """The blobs of a shard of experts as uint8 tensors on the CPU, in order, each in the place of the one before it;
+    otherwise as ``read_shared``."""
     import torch
 
-    with _reading(root, shard, read) as reader:
+    with _reading(root / shard.file):
+        reader = _ShardReader(root, shard, blob_bytes, read)
         for index in range(count):
-            blob = torch.empty(blob_bytes, dtype=torch.uint8)
-            reader.fill(bytes_of(blob), f"expert {index + 1} of {count}")
-            yield blob
+            piece = reader.piece()
+            if len(piece) != blob_bytes:
+                raise altered(root, shard.file, f"it ends inside expert {index + 1} of {count}")
+            yield torch.frombuffer(piece, dtype=torch.uint8)
         reader.end()
 
 
@@ -155,15 +166,18 @@ def read_blob(root: Path, shard: Shard, offset: int, blob_bytes: int) -> Tensor:
     import torch
 
     blob = torch.empty(blob_bytes, dtype=torch.uint8)
-    with _reading(root, shard, lambda num_bytes: None, offset) as reader:
-        reader.fill(bytes_of(blob), f"the expert at byte {offset}")
+    with _reading(root / shard.file), (root / shard.file).open("rb", buffering=0) as file:
+        if os.preadv(file.fileno(), [bytes_of(blob)], offset) != blob_bytes:
+            raise altered(root, shard.file, f"it ends inside the expert at byte {offset}")
     return blob
 
 
 def verify(root: Path, shard: Shard, read: Count) -> None:
-    """Read a whole shard and compare its checksum; raises CheckpointError naming it."""
-    with _reading(root, shard, read) as reader:
-        while reader.take(_PIECE_BYTES):
+    """Read a whole shard and compare its checksum; raises CheckpointError naming it. The page cache has it afterwards,
+    for whoever loads it next."""
+    with _reading(root / shard.file):
+        reader = _ShardReader(root, shard, PIECE_BYTES, read, past_cache=False)
+        while reader.piece():
             pass
         reader.end()
 
@@ -196,13 +210,26 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())
 
 
+def copied(tensor: Tensor) -> Tensor:
+    """A CPU tensor in memory of its own."""
+    import torch
+
+    result = torch.empty_like(tensor)
+    copy_bytes(bytes_of(result), bytes_of(tensor))
+    return result
+
+
+def copy_bytes(target: memoryview, source: memoryview) -> None:
+    """Without the interpreter's lock, and on this thread alone: when files are loaded, others copy as well."""
+    import numpy
+
+    numpy.copyto(numpy.frombuffer(target, numpy.uint8), numpy.frombuffer(source, numpy.uint8))
+
+
 @contextmanager
-def _reading(root: Path, shard: Shard, read: Count, offset: int = 0) -> Iterator[_ShardReader]:
-    path = root / shard.file
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as stream:
-            stream.seek(offset)
-            yield _ShardReader(root, shard, stream, read)
+        yield
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 

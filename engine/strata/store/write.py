@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from strata.errors import CheckpointError, StorageError
 from strata.store import manifest as manifests
 from strata.store.files import write_json
 from strata.store.journal import Journal
 from strata.store.manifest import Contents, Manifest, Shard
-from strata.store.progress import Phases, Progress, counter, phase
-from strata.store.shard import Count, ShardWriter, encode_header, verify
+from strata.store.progress import Phases, counter, phase
+from strata.store.shard import ShardWriter, encode_header, verify
+from strata.store.threads import each
 
 Bytes = Iterable[bytes | memoryview]  # of a shard, in pieces that are made as they are asked for
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def write_store(
@@ -45,7 +41,7 @@ def write_store(
     kept = {file: shard for file in sizes if (shard := journal.finished(directory, file)) is not None}
     done = sum(shard.bytes for shard in kept.values())
     _check_room(directory.parents[1], sum(sizes.values()) - done)
-    wrote = _counter(sum(sizes.values()), phase(making, progress), done=done)
+    wrote = counter(sum(sizes.values()), phase(making, progress), done=done)
 
     def make(item: tuple[str, Bytes]) -> Shard:
         file, pieces = item
@@ -55,7 +51,7 @@ def write_store(
             return writer.close()
 
     missing = [(file, pieces) for file, pieces in zip(contents.files, shards, strict=True) if file not in kept]
-    for shard in _each(num_threads, make, missing):
+    for shard in each(num_threads, make, missing):
         assert shard.bytes == sizes[shard.file], f"{shard.file} has not the size that was planned"
         journal.add(shard)
         kept[shard.file] = shard
@@ -77,7 +73,7 @@ def _sizes(contents: Contents) -> dict[str, int]:
 
 def _verify(directory: Path, shards: tuple[Shard, ...], progress: Phases, num_threads: int) -> None:
     """Read everything back. What the disk does not give back as it was written is removed, to be made again."""
-    read = _counter(sum(shard.bytes for shard in shards), phase("verify", progress))
+    read = counter(sum(shard.bytes for shard in shards), phase("verify", progress))
 
     def check(shard: Shard) -> None:
         try:
@@ -89,7 +85,7 @@ def _verify(directory: Path, shards: tuple[Shard, ...], progress: Phases, num_th
                 "command again: only this file is made anew"
             ) from error
 
-    for _ in _each(num_threads, check, shards):
+    for _ in each(num_threads, check, shards):
         pass
 
 
@@ -97,27 +93,3 @@ def _check_room(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise StorageError(f"{directory} has {free / 1e9:.2f} GB free; the store needs {needed / 1e9:.2f} GB")
-
-
-def _counter(total: int, progress: Progress, *, done: int = 0) -> Count:
-    """As ``counter``, for several threads at once."""
-    add, lock = counter(total, progress, done=done), threading.Lock()
-
-    def add_alone(num_bytes: int) -> None:
-        with lock:
-            add(num_bytes)
-
-    return add_alone
-
-
-def _each(num_threads: int, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """The function's results as they come, in any order. After an error nothing new is begun."""
-    if num_threads == 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(num_threads) as pool:
-        try:
-            for future in as_completed([pool.submit(function, item) for item in items]):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
