@@ -53,6 +53,7 @@ class Leader:
         self._clock = clock
         self._seen: object = None  # holder and renewal of somebody else's Lease, as last seen
         self._seen_at = 0.0  # when it was first seen so
+        self._held: Mapping[str, Any] | None = None  # the Lease as of our last renewal
         self._renewed_at = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
@@ -100,6 +101,14 @@ class Leader:
 
     def _try(self) -> bool | None:
         """Whether it is ours now; None where that is not known."""
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                self._renew(held)
+                return True
+            except ApiError as error:
+                if error.status not in (404, 409):  # else somebody wrote it, or deleted it: look
+                    raise
         try:
             lease = self._client.get(KIND, self._namespace, self._name)
         except MissingError:
@@ -110,12 +119,17 @@ class Leader:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder == self._identity:
-            self._write(lease, self._spec(transitions=spec.get("leaseTransitions") or 0, acquires=False))
+            self._renew(lease)
             return True
         if holder and not self._has_run_out(spec):
             return False
         self._write(lease, self._spec(transitions=(spec.get("leaseTransitions") or 0) + 1, acquires=True))
         return True
+
+    def _renew(self, lease: Mapping[str, Any]) -> None:
+        """Raises UnavailableError where somebody else wrote in between."""
+        transitions = lease["spec"].get("leaseTransitions") or 0
+        self._held = self._write(lease, self._spec(transitions=transitions, acquires=False))
 
     def _has_run_out(self, spec: Mapping[str, Any]) -> bool:
         seen = (spec.get("holderIdentity"), spec.get("renewTime"))
@@ -133,7 +147,9 @@ class Leader:
             **({"acquireTime": now} if acquires else {}),
         }
 
-    def _write(self, lease: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+    def _write(self, lease: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
         """Raises UnavailableError where somebody else wrote in between."""
         version = lease["metadata"]["resourceVersion"]
-        self._client.merge(KIND, self._namespace, self._name, {"metadata": {"resourceVersion": version}, "spec": spec})
+        return self._client.merge(
+            KIND, self._namespace, self._name, {"metadata": {"resourceVersion": version}, "spec": spec}
+        )

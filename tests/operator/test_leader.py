@@ -102,10 +102,34 @@ def test_a_moment_s_silence_is_no_loss() -> None:
 def test_a_leader_whose_lease_somebody_took_ends_at_once() -> None:
     client = FakeClient()
     first = Candidate(client, "a")
-    first.turn()
-    client.objects[KEY]["spec"] |= {"holderIdentity": "b", "renewTime": "2026-01-01T00:00:00.000000Z"}
+    for _ in range(3):
+        first.turn()
+    there = client.objects[KEY]
+    there["spec"] |= {"holderIdentity": "b", "renewTime": "2026-01-01T00:00:00.000000Z"}
+    client._written(KEY, there)
     first.turn(0.1)
     assert (first.leads, first.lost) == (False, 1)
+
+
+def test_a_lease_that_was_deleted_is_made_again() -> None:
+    client = FakeClient()
+    first = Candidate(client, "a")
+    for _ in range(3):
+        first.turn()
+    del client.objects[KEY]
+    first.turn()
+    assert (first.leads, lease(client)["holderIdentity"]) == (True, "a")
+
+
+def test_a_renewal_is_one_request() -> None:
+    client = FakeClient()
+    first = Candidate(client, "a")
+    first.turn()
+    first.turn()
+    client.calls.clear()
+    for _ in range(1800):  # an hour
+        first.turn()
+    assert client.calls == ["merge Lease"] * 1800
 
 
 def test_of_two_that_take_over_at_the_same_moment_one_leads() -> None:

@@ -64,6 +64,7 @@ class ScriptedServer:
 
             def send(self, answer: Answer) -> None:
                 self.send_response(answer.status)
+                self.send_header("Content-Type", "application/json")
                 if answer.lines is None:
                     data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
                     self.send_header("Content-Length", str(len(data)))
