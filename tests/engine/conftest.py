@@ -20,7 +20,11 @@ class WatchedClient(EngineClient):
 
     async def wait_for_stats(self, condition: Callable[[SchedulerStats], bool]) -> None:
         """Wait until the engine says of itself what fulfils ``condition``."""
-        while self.stats is None or not condition(self.stats):
+        await self.wait_until(lambda: self.stats is not None and condition(self.stats))
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look at ``condition`` with every message."""
+        while not condition():
             self._heard.clear()
             await self._heard.wait()
 

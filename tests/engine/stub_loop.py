@@ -14,6 +14,7 @@ from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, LoadProgress, Rejected, StepOutputs
 from strata.engine.process import Report
 from strata.errors import CheckpointError, RequestError
+from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.request import GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
@@ -29,6 +30,7 @@ LONG_LOGPROBS = (TokenLogprobs(-1.0, tuple((i, -i / 7) for i in range(20_000))),
 class StubLoop:
     def __init__(self, config: EngineConfig) -> None:
         self._chatty: set[str] = set()
+        self._num_steps = 0
         self._runner = PagedRunner(NUM_BLOCKS, BLOCK_SIZE)
         self._scheduler = Scheduler(
             config.scheduler,
@@ -63,7 +65,13 @@ class StubLoop:
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 
+    def expert_stats(self, *, wait: bool) -> ExpertStats | None:
+        """Only when it may wait; every step needs eight experts of layer 3 and finds two of them."""
+        counts = ExpertCounts(needed=8 * self._num_steps, in_vram=2 * self._num_steps)
+        return ExpertStats({3: counts}, num_vram=4, num_host=16, expert_bytes=1000) if wait else None
+
     def step(self) -> StepOutputs:
+        self._num_steps += 1
         batch = self._scheduler.schedule()
         assert batch is not None
         token_ids = {token_id for part in batch.sequences for token_id in part.token_ids}

@@ -21,6 +21,7 @@ from strata.engine.api import Engine
 from strata.engine.client import EngineClient
 from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, UsageError
+from strata.experts.counts import ExpertCounts
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.engine.conftest import StartStub
 from tests.engine.stub_loop import CHATTY, HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, REFUSED, STAYS
@@ -64,6 +65,20 @@ async def test_many_requests_at_once_get_what_each_would_get_alone(start_stub: S
     assert outputs == [run_alone(wanted, MAX_MODEL_LEN) for wanted in requests]
     assert client.stats is not None
     assert (client.stats.num_running, client.stats.num_free_blocks) == (0, NUM_BLOCKS)
+
+
+async def test_the_figures_of_experts_are_there_at_the_start_and_complete_when_the_work_is_done(
+    start_stub: StartStub,
+) -> None:
+    client = await start_stub()
+    assert client.experts is not None
+    assert client.experts.layers == {3: ExpertCounts()}
+    tokens, _ = await collect(client, request("a", max_tokens=5, ignore_eos=True))
+    assert len(tokens) == 5
+    await client.wait_until(lambda: client.experts is not None and client.experts.total.needed == 5 * 8)
+    assert client.experts.total.hit_ratio == 0.25
+    await client.close()
+    assert client.experts is None
 
 
 async def test_loading_is_reported(start_stub: StartStub) -> None:

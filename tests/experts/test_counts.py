@@ -11,7 +11,7 @@ import torch
 
 from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
-from strata.experts.counts import MOVES, CpuWork, ExpertCounts, ExpertStats
+from strata.experts.counts import CpuWork, ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.kernels.layer import ExpertsFn, Routed
 from strata.kernels.matrix import SILU
@@ -81,7 +81,7 @@ def test_each_layer_counts_its_own_hits_and_fetches(running: Running) -> None:
     assert stats.total == ExpertCounts(9, 6, 2)
     assert stats.total.computed == 1
     assert stats.total.hit_ratio == 6 / 9
-    assert (stats.num_slots, stats.num_experts) == (4, 8)
+    assert (stats.num_vram, stats.num_host) == (4, 8)
 
 
 @pytest.mark.parametrize("running", ["cpu"], indirect=True, ids=["on the CPU"])
@@ -92,12 +92,7 @@ def test_bytes_are_those_of_whole_experts(running: Running) -> None:
     # Tiles of int4: 16 rows x 64 inputs of gate and of up, and x 32 inputs of down, with their headers.
     gate_block, down_block = 320 + 2 * 256, 320 + 256
     assert stats.expert_bytes == 2 * 2 * gate_block + 4 * down_block == TileLayout("int4", 64, 32).num_bytes
-    assert {move: stats.moved_bytes(move) for move in MOVES} == {
-        "fetched": 0,
-        "prefetched": 0,
-        "streamed": 0,
-        "computed": 3 * stats.expert_bytes,
-    }
+    assert stats.num_bytes(stats.total.computed) == 3 * stats.expert_bytes
 
 
 @pytest.mark.parametrize("running", ["fetch"], indirect=True, ids=["fetched"])
@@ -108,7 +103,6 @@ def test_a_prompt_counts_what_it_brings_and_nothing_else(running: Running, monke
     stats = running.stats
     # Two of four are in VRAM already, in each layer.
     assert stats.layers == {0: ExpertCounts(streamed=2), 2: ExpertCounts(streamed=2)}
-    assert stats.moved_bytes("streamed") == 4 * stats.expert_bytes
     assert stats.total.hit_ratio is None, "prompts are not part of it"
 
 

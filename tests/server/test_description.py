@@ -32,6 +32,7 @@ OPERATIONS = [
     ("POST", "/detokenize"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
+    ("GET", "/v1/status"),
     ("GET", "/health"),
     ("GET", "/ready"),
     ("GET", "/metrics"),
@@ -159,7 +160,7 @@ def test_every_error_is_as_described(serve: Serve, path: str, monkeypatch: pytes
 
 def test_what_probes_see_is_as_described(serve: Serve) -> None:
     loading, served = serve(wait=False, hold_load=True), serve()
-    for path in ("/health", "/ready", "/metrics", "/v1/models", "/v1/models/tiny", "/v1/models/gpt-4"):
+    for path in ("/health", "/ready", "/metrics", "/v1/status", "/v1/models", "/v1/models/tiny", "/v1/models/gpt-4"):
         described = operation(served, "GET", path.replace("tiny", "{name}").replace("gpt-4", "{name}"))
         seen = [server.client.get(path) for server in (served, loading)]
         for response in seen:

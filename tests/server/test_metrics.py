@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strata.engine.fake import FakeEngine
+from strata.experts.counts import CpuWork, ExpertCounts, ExpertStats
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.metrics import OUTCOMES, Metrics
 from tests.server.conftest import Serve, Served
@@ -25,8 +28,18 @@ def exposed_names(served: Served) -> set[str]:
     }
 
 
+# Five of eight found; two prefetched, of which one was used; two came with a prompt.
+EXPERTS = ExpertStats(
+    {0: ExpertCounts(4, 3, 1), 2: ExpertCounts(4, 2, 1, 2, 1, 0, 2, 500_000_000)},
+    num_vram=4,
+    num_host=8,
+    expert_bytes=1000,
+    cpu=CpuWork(jobs=1, busy_seconds=0.25, idle_seconds=1.5),
+)
+
+
 def test_the_page_explains_every_metric_and_no_other(serve: Serve) -> None:
-    served = serve()
+    served = serve(experts=EXPERTS)
     served.chat()
     explained = set(re.findall(r"^\| `(strata_\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
     assert explained == exposed_names(served)
@@ -108,6 +121,44 @@ class BusyEngine(FakeEngine):
 )
 def test_the_schedulers_figures_are_shown(line: str) -> None:
     assert line in Metrics(BusyEngine(), model_name="m").render().decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'strata_experts{tier="vram"} 4.0',
+        'strata_experts{tier="host"} 8.0',
+        'strata_expert_uses_total{layer="0",source="vram"} 3.0',
+        'strata_expert_uses_total{layer="0",source="pcie"} 1.0',
+        'strata_expert_uses_total{layer="0",source="cpu"} 0.0',
+        'strata_expert_uses_total{layer="2",source="cpu"} 1.0',
+        'strata_expert_bytes_total{direction="to_vram",purpose="decode",tier="host"} 2000.0',
+        'strata_expert_bytes_total{direction="to_vram",purpose="prefetch",tier="host"} 2000.0',
+        'strata_expert_bytes_total{direction="to_vram",purpose="prefill",tier="host"} 2000.0',
+        'strata_expert_bytes_total{direction="to_cpu",purpose="decode",tier="host"} 1000.0',
+        'strata_expert_prefetch_bytes_total{outcome="issued"} 2000.0',
+        'strata_expert_prefetch_bytes_total{outcome="used"} 1000.0',
+        'strata_expert_prefetch_bytes_total{outcome="wasted"} 0.0',
+        "strata_expert_cpu_jobs_total 1.0",
+        'strata_expert_cpu_seconds_total{state="busy"} 0.25',
+        'strata_expert_cpu_seconds_total{state="idle"} 1.5',
+        "strata_expert_wait_seconds_total 0.5",
+    ],
+)
+def test_the_experts_figures_are_shown(line: str) -> None:
+    engine = FakeEngine(experts=EXPERTS)
+    asyncio.run(engine.start())
+    assert line in Metrics(engine, model_name="m").render().decode().splitlines()
+
+
+def test_a_model_whose_experts_are_in_one_place_has_no_series_of_them(serve: Serve) -> None:
+    assert "strata_expert" not in serve().client.get("/metrics").text
+
+
+def test_experts_that_only_the_card_reads_have_no_series_of_the_cpu(serve: Serve) -> None:
+    text = serve(experts=replace(EXPERTS, cpu=None)).client.get("/metrics").text
+    assert "strata_expert_uses_total" in text
+    assert not re.search("strata_expert_(cpu|wait)", text)
 
 
 def test_the_page_names_every_reason_to_wait() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from strata.engine.messages import EngineReady, LoadProgress
+from strata.experts.counts import ExpertStats
 from strata.request import GenerationRequest, TokenOutput
 from strata.scheduler.stats import SchedulerStats
 
@@ -30,6 +31,11 @@ class Engine(Protocol):
     @property
     def stats(self) -> SchedulerStats | None:
         """The scheduler's state after the last step; None unless the engine is ready."""
+
+    @property
+    def experts(self) -> ExpertStats | None:
+        """Where steps found their experts, up to a second ago; None unless the engine is ready, and for a model whose
+        experts are always in one place or that has none."""
 
     @property
     def capacity(self) -> int:

@@ -27,6 +27,7 @@ from strata.engine.messages import (
 from strata.engine.post import Post
 from strata.engine.process import run_engine
 from strata.errors import EngineError, StrataError, UsageError
+from strata.experts.counts import ExpertStats
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.scheduler.admission import check_capacity, check_id
 from strata.scheduler.stats import SchedulerStats
@@ -56,6 +57,7 @@ class EngineClient(Lifecycle):
         self._config = config
         self._load = load
         self._stats: SchedulerStats | None = None
+        self._experts: ExpertStats | None = None
         self._open: dict[str, asyncio.Queue[TokenOutput | StrataError]] = {}
         self._loaded = asyncio.Event()  # loading has ended, well or not
         self._exited = asyncio.Event()
@@ -65,6 +67,10 @@ class EngineClient(Lifecycle):
     @property
     def stats(self) -> SchedulerStats | None:
         return self._stats if self._state == "ready" else None
+
+    @property
+    def experts(self) -> ExpertStats | None:
+        return self._experts if self._state == "ready" else None
 
     @property
     def capacity(self) -> int:
@@ -159,6 +165,8 @@ class EngineClient(Lifecycle):
                         self._open[output.request_id].put_nowait(output)
                 for rejection in rejected:
                     self._on_event(rejection)
+            case ExpertStats():
+                self._experts = event
             case Rejected(request_id, error):
                 if request_id in self._open:
                     self._open[request_id].put_nowait(error)

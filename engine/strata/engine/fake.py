@@ -18,6 +18,7 @@ from strata.config import SchedulerConfig
 from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
 from strata.errors import OverloadedError, StrataError, UsageError
+from strata.experts.counts import ExpertStats
 from strata.request import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.admission import check_id
 from strata.scheduler.stats import SchedulerStats
@@ -58,7 +59,7 @@ class FakeEngine(Lifecycle):
     ready: what the engine says of its model. stages: reports of loading. hold_load: stay "loading" until
     ``next_stage()`` has been called once for every stage and once more; else ``start()`` runs through all of them.
     load_failure: loading ends in this instead of readiness. max_open: requests at a time, then OverloadedError; None
-    takes what an engine takes that is not told otherwise.
+    takes what an engine takes that is not told otherwise. experts: what it says of them while it is ready.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FakeEngine(Lifecycle):
         hold_load: bool = False,
         load_failure: EngineFailed | None = None,
         max_open: int | None = None,
+        experts: ExpertStats | None = None,
     ) -> None:
         super().__init__()
         self.requests: list[GenerationRequest] = []  # every request that was let in, in order
@@ -80,6 +82,7 @@ class FakeEngine(Lifecycle):
         self._hold_load = hold_load
         self._load_failure = load_failure
         self._max_open = SchedulerConfig().capacity if max_open is None else max_open
+        self._experts = experts
         self._rejection: StrataError | None = None
         self._open: dict[str, int] = {}  # request id to tokens of prompt and output
         self._released: int | None = None  # tokens that each request may have got; None: no limit
@@ -142,6 +145,10 @@ class FakeEngine(Lifecycle):
         block_size, total = self._facts.block_size, self._facts.num_kv_blocks
         used = sum(-(-num_tokens // block_size) for num_tokens in self._open.values())
         return SchedulerStats(len(self._open), 0, total - used, total, 0)
+
+    @property
+    def experts(self) -> ExpertStats | None:
+        return self._experts if self._state == "ready" else None
 
     @property
     def capacity(self) -> int:

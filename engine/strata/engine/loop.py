@@ -12,6 +12,7 @@ from torch import Tensor
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, Rejected, StepOutputs
 from strata.errors import RequestError, StrataError
+from strata.experts.counts import ExpertStats
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.runner.runner import Runner
 from strata.runner.step import StepResult
@@ -134,6 +135,10 @@ class EngineLoop:
     def stats(self) -> SchedulerStats:
         """The scheduler's state now."""
         return self._scheduler.stats()
+
+    def expert_stats(self, *, wait: bool) -> ExpertStats | None:
+        """Where experts were found: news of it, see ``StepLoop``."""
+        return self._runner.expert_stats(wait=wait)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and requests are in order. Call it between steps."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata.errors import StrataError
+from strata.experts.counts import ExpertStats
 from strata.request import GenerationRequest, TokenOutput
 from strata.scheduler.stats import SchedulerStats
 
@@ -88,4 +89,5 @@ class EngineFailed:
     is_usage_error: bool
 
 
-Event = LoadProgress | EngineReady | StepOutputs | Rejected | EngineFailed
+# Steps say little of experts, and often; their figures are many, and come about once a second.
+Event = LoadProgress | EngineReady | StepOutputs | ExpertStats | Rejected | EngineFailed

@@ -36,6 +36,7 @@ from strata.engine.messages import (
     Submit,
 )
 from strata.errors import StrataError, UsageError
+from strata.experts.counts import ExpertStats
 from strata.request import GenerationRequest
 from strata.runner.threads import spin_briefly
 from strata.scheduler.stats import SchedulerStats
@@ -71,6 +72,10 @@ class StepLoop(Protocol):
     def stats(self) -> SchedulerStats:
         """The state between steps."""
 
+    def expert_stats(self, *, wait: bool) -> ExpertStats | None:
+        """News of where experts were found: with ``wait``, once the device has done all that it was given; else if they
+        are there, at the cost of no wait. None always for a model whose experts are always in one place."""
+
 
 Load = Callable[[EngineConfig, Report], StepLoop]
 
@@ -89,6 +94,8 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
         module, _, function = load.partition(":")
         loop = cast("Load", getattr(importlib.import_module(module), function))(config, _throttled(pipe, inbox))
         pipe.send(StepOutputs((), loop.stats()))  # first: who sees the engine ready sees its state too
+        if (experts := loop.expert_stats(wait=True)) is not None:
+            pipe.send(experts)
         pipe.send(loop.ready)
         _serve(loop, inbox, pipe.send)
     except (_ClosedError, BrokenPipeError, ConnectionResetError):
@@ -116,6 +123,9 @@ def _serve(loop: StepLoop, inbox: _Inbox, send: Callable[[Event], None]) -> None
                     return
         # With nothing left to run, an abort still changed the state.
         send(loop.step() if loop.has_work else StepOutputs((), loop.stats()))
+        # The wait costs nobody anything: there is nothing to do, and the tokens are on their way.
+        if (experts := loop.expert_stats(wait=not loop.has_work)) is not None:
+            send(experts)
 
 
 def _throttled(pipe: Connection, inbox: _Inbox) -> Report:

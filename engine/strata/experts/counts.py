@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Literal
-
-Move = Literal["fetched", "prefetched", "streamed", "computed"]
-MOVES: tuple[Move, ...] = ("fetched", "prefetched", "streamed", "computed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +27,11 @@ class ExpertCounts:
     def computed(self) -> int:
         """By the CPU."""
         return self.needed - self.in_vram - self.fetched
+
+    @property
+    def waited_seconds(self) -> float:
+        """``waited_ns`` in seconds."""
+        return self.waited_ns / 1e9
 
     @property
     def hit_ratio(self) -> float | None:
@@ -65,8 +66,8 @@ class ExpertStats:
     number."""
 
     layers: Mapping[int, ExpertCounts]
-    num_slots: int  # experts that VRAM has at a time
-    num_experts: int  # of all layers
+    num_vram: int  # experts that VRAM has at a time, of all layers
+    num_host: int  # experts that host memory has; one may be in both
     expert_bytes: int  # of one in host memory: what is moved over PCIe, or read by the CPU
     cpu: CpuWork | None = None  # None where the CPU computes none
 
@@ -75,7 +76,6 @@ class ExpertStats:
         """Of all layers."""
         return sum(self.layers.values(), ExpertCounts())
 
-    def moved_bytes(self, move: Move) -> int:
-        """Of host memory: that went over PCIe into VRAM, or to the CPU for the ``computed`` ones."""
-        count: int = getattr(self.total, move)
-        return count * self.expert_bytes
+    def num_bytes(self, experts: int) -> int:
+        """Of so many experts in host memory."""
+        return experts * self.expert_bytes

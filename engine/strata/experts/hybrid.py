@@ -127,8 +127,8 @@ class Hybrid:
             return None
         return ExpertStats(
             layers=dict(zip(self._rows, counts, strict=True)),
-            num_slots=self._slots.shape[0] * self._slots.shape[1],
-            num_experts=self._store_layout.num_blobs,
+            num_vram=self._slots.shape[0] * self._slots.shape[1],
+            num_host=self._store_layout.num_blobs,
             expert_bytes=self._cpu.expert_bytes,
         )
 

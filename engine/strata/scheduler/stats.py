@@ -29,3 +29,13 @@ class SchedulerStats:
     max_prefill_tokens: int = 0  # prompt tokens that may run beside decoding sequences now
     waiting_for: WaitReason | None = None  # None when no request waits
     step_seconds: float = 0.0  # that all steps took, each from its plan to its tokens
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Of requests."""
+        return self.num_total_blocks - self.num_free_blocks
+
+    @property
+    def num_empty_blocks(self) -> int:
+        """With nothing in them that anybody could use."""
+        return self.num_free_blocks - self.num_cached_blocks

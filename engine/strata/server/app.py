@@ -22,6 +22,7 @@ from strata.server.origins import AllowOrigins
 from strata.server.probes import add_probes
 from strata.server.routes import BODIES, add_generation, add_models, add_tokens
 from strata.server.service import Service
+from strata.server.status import add_status
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
         app.add_middleware(RequireKey, keys=access.api_keys)
     app.add_middleware(AllowOrigins, origins=access.allowed_origins)
     app.add_middleware(AccessLog)
-    for add_routes in (add_generation, add_tokens, add_models, add_probes):
+    for add_routes in (add_generation, add_tokens, add_models, add_status, add_probes):
         add_routes(app, service)
     _add_errors(app)
     describe(app, BODIES, needs_key=access.api_keys is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 import strata
 from strata.engine.api import Engine
+from strata.experts.counts import ExpertStats
 from strata.scheduler.stats import SchedulerStats, WaitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -155,11 +156,13 @@ class _EngineState(Collector):
         text = "Requests in the queue by what the first lacks."
         yield _gauges("strata_requests_waiting_by_reason", text, "reason", waiting)
         blocks = {
-            "free": stats.num_free_blocks - stats.num_cached_blocks,
+            "free": stats.num_empty_blocks,
             "cached": stats.num_cached_blocks,
-            "used": stats.num_total_blocks - stats.num_free_blocks,
+            "used": stats.num_used_blocks,
         }
         yield _gauges("strata_kv_blocks", "Blocks of the KV cache.", "state", blocks)
+        if self._engine.experts is not None:
+            yield from _experts(self._engine.experts)
 
     def _build(self) -> Metric:
         ready = self._engine.ready
@@ -174,6 +177,63 @@ class _EngineState(Collector):
             {"done": progress.bytes_done, "total": progress.bytes_total} if progress else {"done": 0, "total": 0}
         )
         return _gauges("strata_load_bytes", "Bytes of the present or last load phase.", "state", num_bytes)
+
+
+def _experts(stats: ExpertStats) -> Iterator[Metric]:
+    """Of experts beyond VRAM; there is no such series where all are in one place."""
+    total = stats.total
+    held = {"vram": stats.num_vram, "host": stats.num_host}
+    yield _gauges("strata_experts", "Routed experts that each tier has now.", "tier", held)
+    yield _counters(
+        "strata_expert_uses",
+        "Experts that steps of few tokens needed, by where they were found.",
+        ("layer", "source"),
+        {
+            (str(layer), source): number
+            for layer, counts in stats.layers.items()
+            for source, number in (("vram", counts.in_vram), ("pcie", counts.fetched), ("cpu", counts.computed))
+        },
+    )
+    yield _counters(
+        "strata_expert_bytes",
+        "Bytes of experts that left a tier, by where they went and what for.",
+        ("tier", "direction", "purpose"),
+        {
+            ("host", "to_vram", "decode"): stats.num_bytes(total.fetched),
+            ("host", "to_vram", "prefetch"): stats.num_bytes(total.prefetched),
+            ("host", "to_vram", "prefill"): stats.num_bytes(total.streamed),
+            ("host", "to_cpu", "decode"): stats.num_bytes(total.computed),
+        },
+    )
+    yield _counters(
+        "strata_expert_prefetch_bytes",
+        "Bytes of experts that were fetched before their layer asked, by what became of them.",
+        ("outcome",),
+        {
+            ("issued",): stats.num_bytes(total.prefetched),
+            ("used",): stats.num_bytes(total.prefetch_used),
+            ("wasted",): stats.num_bytes(total.prefetch_wasted),
+        },
+    )
+    if stats.cpu is not None:
+        cpu = stats.cpu
+        text = "Layers whose experts, or some of them, were left to the CPU."
+        yield CounterMetricFamily("strata_expert_cpu_jobs", text, value=cpu.jobs)
+        text = "Seconds that the CPU's threads computed experts, or waited for a request that was announced."
+        states: dict[tuple[str, ...], float] = {("busy",): cpu.busy_seconds, ("idle",): cpu.idle_seconds}
+        yield _counters("strata_expert_cpu_seconds", text, ("state",), states)
+        text = "Seconds that the device waited for the CPU's answers."
+        yield CounterMetricFamily("strata_expert_wait_seconds", text, value=total.waited_seconds)
+
+
+def _counters(
+    name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> CounterMetricFamily:
+    """One for each combination of labels."""
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
