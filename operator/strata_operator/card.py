@@ -8,14 +8,13 @@ from math import ceil
 
 from strata.config import EngineConfig
 from strata.errors import HardwareError
+from strata.plan.expect import Place, expect_decode
 from strata.plan.known import Shape
 from strata.plan.memory import DeviceMemory, MemoryPlan, plan_memory, size_memory
 from strata.plan.parts import WeightParts, weight_parts
-from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
-from strata.plan.speed import Rates, Roofline, Shares, roofline, step_bytes
+from strata.plan.placement import CACHED_FORMATS, ExpertBytes, ExpertPlacement, plan_experts
+from strata.plan.speed import Rates, Shares, StepTime, roofline, step_bytes
 
-# Formats of which VRAM is a cache where not all experts fit (strata.kernels.misses): host memory then holds all.
-CACHED_FORMATS = ("int4", "mxfp4")
 ELEMENT_BYTES = 2  # of KV cache and activations: bf16
 _FITS = "What fits: "
 
@@ -41,20 +40,37 @@ class Placed:
         """Of pinned host memory, for experts."""
         return self.experts.host_bytes if self.experts is not None else 0
 
-    def speed(self, rates: Rates, context: int) -> Roofline:
+    def speed(self, rates: Rates, context: int) -> StepTime:
         """The bound on decoding at that context, or the longest one where it is longer."""
-        context = min(context, self.plan.max_model_len)
-        num_seqs = max(1, min(self.config.scheduler.max_num_seqs, self.plan.num_kv_tokens // context))
+        context, num_seqs = self._batch(context)
         step = step_bytes(
             self.shape.config, self.parts, context=context, num_seqs=num_seqs, element_bytes=ELEMENT_BYTES
         )
-        return roofline(step, rates, self._shares())
+        resident = self._resident
+        return roofline(step, rates, Shares(vram=resident, ram=1 - resident))
 
-    def _shares(self) -> Shares:
-        if self.experts is None:
-            return Shares()
-        resident = self.experts.num_resident / self.experts.experts.num_blobs
-        return Shares(vram=resident, ram=1 - resident)
+    def expected(self, rates: Rates, context: int) -> StepTime:
+        """The same, with launches and what kernels reach of ``rates``, which are those that programs get."""
+        context, num_seqs = self._batch(context)
+        return expect_decode(
+            self.shape.config,
+            self.parts,
+            rates,
+            context=context,
+            num_seqs=num_seqs,
+            place=Place(self._resident, is_cached(self.shape, self.config)),
+            element_bytes=ELEMENT_BYTES,
+        )
+
+    def _batch(self, context: int) -> tuple[int, int]:
+        """The context, and the sequences of that many tokens that decode together."""
+        context = min(context, self.plan.max_model_len)
+        return context, max(1, min(self.config.scheduler.max_num_seqs, self.plan.num_kv_tokens // context))
+
+    @property
+    def _resident(self) -> float:
+        """Share of the experts in VRAM."""
+        return 1.0 if self.experts is None else self.experts.num_resident / self.experts.experts.num_blobs
 
 
 # Nodes are much alike, and models are judged again whenever a node changes: each question is answered once. An answer
@@ -75,7 +91,7 @@ def place(shape: Shape, config: EngineConfig, total_bytes: int, available_bytes:
             experts=experts,
             shared_bytes=weights,
             element_bytes=ELEMENT_BYTES,
-            cached=(shape.expert_format or config.dtype) in CACHED_FORMATS,
+            cached=is_cached(shape, config),
         )
         weights += placed.vram_bytes
     plan = size_memory(shape.config, config, memory, weights, ELEMENT_BYTES)
@@ -91,6 +107,11 @@ def whole_bytes(shape: Shape, config: EngineConfig) -> int:
     weights = ceil(weight_parts(shape.config, config.dtype, shape.expert_format).total)
     plan = size_memory(shape.config, config, DeviceMemory("cuda", 0, 0), weights, ELEMENT_BYTES)
     return plan.weight_bytes + plan.workspace_bytes + plan.kv_bytes
+
+
+def is_cached(shape: Shape, config: EngineConfig) -> bool:
+    """Whether VRAM would be a cache of experts."""
+    return (shape.expert_format or config.dtype) in CACHED_FORMATS
 
 
 def _experts(shape: Shape, parts: WeightParts) -> ExpertBytes | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError, StrataError
-from strata.plan.cards import find_card, pcie_gbps
+from strata.plan.cards import find_card, pcie_gbps, usual
 from strata.plan.estimate import estimate
 from strata.plan.fit import Machine
 from strata.plan.known import Shape, known
@@ -191,7 +191,8 @@ def _on_card(model: StrataModel, shape: Shape, one: Candidate) -> tuple[Shortage
         "upperBoundTokensPerSecond": round(upper.tokens_per_second),
     }
     if one.node.status.calibration is not None:
-        expected = placed.speed(_rates(one.gpu, one.node, measured=True), placed.plan.max_model_len)
+        rates = usual(_rates(one.gpu, one.node, measured=True))
+        expected = placed.expected(rates, placed.plan.max_model_len)
         plan["expectedTokensPerSecond"] = round(expected.tokens_per_second)
     return None, plan
 
@@ -215,7 +216,7 @@ def _rates(gpu: Gpu, node: StrataNode, *, measured: bool) -> Rates:
     if measured:
         pcie = (_copy_rate(node, gpu) or 0) * 1e6 or pcie
     # The CPU computes experts at no more than what its memory gives.
-    return Rates(device=card.vram_gbps * 1e9, pcie=pcie, cpu=dram, dram=dram)
+    return card.rates(Rates(device=0.0, pcie=pcie, cpu=dram, dram=dram))
 
 
 def _config(model: StrataModel) -> EngineConfig:

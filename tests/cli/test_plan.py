@@ -129,7 +129,7 @@ def test_torch_is_not_needed() -> None:
 
 @pytest.mark.parametrize("model", [QWEN, "Qwen/Qwen3-30B-A3B"])
 def test_a_shape_that_comes_along_needs_no_package_and_no_network(model: str) -> None:
-    assert "decode, tok/s at most" in bare("plan", model, "--gpu", "rtx4090", "--max-model-len", "4096").stdout
+    assert "of context, expected" in bare("plan", model, "--gpu", "rtx4090", "--max-model-len", "4096").stdout
 
 
 def test_a_mistyped_shape_is_answered_with_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from strata.config import EngineConfig
 from strata.plan.known import known
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, size_memory
 from strata.plan.parts import loaded_parts
+from strata.plan.placement import CACHED_FORMATS
 from strata_operator.api.node import StrataNode
-from strata_operator.card import CACHED_FORMATS
 from strata_operator.fit import HEADROOM_BYTES, Verdict, judge, least_vram_gib, shape_of
 from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object
 

@@ -35,8 +35,9 @@ EPILOG = f"""examples:
 
 MODEL may also be a shape, a config.json, or a directory with one and no weights. From the Hub only config.json is
 fetched, and not for a model whose shape comes along (Qwen/Qwen3-8B); a GGUF there must be here already (strata fetch).
-tok/s are bounds from the bytes that a step moves, not promises; measure with 'strata bench'. The exit code is 0
-whether the model fits or not: --json says which (fits).
+tok/s at most are bounds from the bytes that a step moves; those expected count launches and what kernels reach as well,
+as measured on one card. Measure yours with 'strata bench'. The exit code is 0 whether the model fits or not: --json
+says which (fits).
 
 shapes: {", ".join(SHAPES)}
 cards: {", ".join(CARDS)}
@@ -134,12 +135,15 @@ def _machine(arguments: argparse.Namespace) -> Machine:
     return Machine(
         vram_bytes=int((arguments.vram_gib or card.vram_gib) * GIB),
         ram_bytes=ram,
-        rates=Rates(
-            device=(arguments.vram_gbps or card.vram_gbps) * 1e9,
-            pcie=pcie_gbps(arguments.pcie or card.pcie) * 1e9,
-            cpu=(arguments.cpu_gbps or arguments.dram_gbps) * 1e9,
-            dram=dram,
-            disk=disk,
+        rates=card.rates(
+            Rates(
+                device=0.0,
+                pcie=pcie_gbps(arguments.pcie or card.pcie) * 1e9,
+                cpu=(arguments.cpu_gbps or arguments.dram_gbps) * 1e9,
+                dram=dram,
+                disk=disk,
+            ),
+            arguments.vram_gbps,
         ),
     )
 
@@ -149,7 +153,7 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
     from strata.plan.memory import CPU_KV_SHARE, PROCESS_BYTES
 
     rates = machine.rates
-    bytes_only = "nothing but bytes is counted: no arithmetic, no launches, no sampling; prefill is not in it"
+    bytes_only = "at most: nothing but bytes is counted, no arithmetic, no launches, no sampling"
     if machine.vram_bytes is None:
         ram = format_bytes(machine.ram_bytes or 0)
         rate = f"{rates.device / 1e9:.0f} GB/s"
@@ -163,6 +167,8 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
     lines = [
         f"{card.title}: {format_bytes(machine.vram_bytes)} of VRAM, read at {rates.device / 1e9:.0f} GB/s",
         bytes_only,
+        "expected: launches, and the shares of a card's bandwidth and products that kernels reached on an H200, of the "
+        f"data sheet's {rates.flops / 1e12:.0f} TFLOP/s too",
     ]
     if not any(item.fit.ram_experts for item in found):
         return lines

@@ -56,6 +56,7 @@ class Fit:
     ram_experts: int  # of those that host memory holds for the card
     disk_experts: int
     max_model_len: int
+    step_tokens: int
     num_kv_tokens: int
     num_seqs: int
     num_whole_seqs: int
@@ -124,6 +125,7 @@ def fit(
         ram_experts=ram,
         disk_experts=disk,
         max_model_len=plan.max_model_len,
+        step_tokens=plan.step_tokens,
         num_kv_tokens=plan.num_kv_tokens,
         num_seqs=config.scheduler.max_num_seqs,
         num_whole_seqs=plan.num_whole_seqs,

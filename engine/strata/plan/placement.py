@@ -12,6 +12,8 @@ from strata.plan.units import format_bytes
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
 # many tokens to hold: the experts make the speed of every token, a larger cache that of many sequences.
 KV_SHARE = 0.25
+# Formats of which VRAM is a cache where not all experts fit (strata.kernels.misses): host memory then holds all.
+CACHED_FORMATS = ("int4", "mxfp4")
 MIN_SLOTS = 4  # of a layer whose experts in VRAM change: what a step fetches has to go somewhere
 
 

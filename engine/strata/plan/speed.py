@@ -25,13 +25,18 @@ SYNC_SECONDS = 6.5e-6
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a second. ``device``: the memory that the computing device reads; the rest serves experts beyond it."""
+    """Bytes a second. ``device``: the memory that the computing device reads; the next four serve experts beyond it.
+    What only ``plan.expect`` uses: ``flops``, multiplications and additions a second of large bf16 products;
+    ``cycles``, multiprocessors * clock; ``overlaps``, whether a launch overlaps with the kernel before it."""
 
     device: float
     pcie: float = 0.0
     cpu: float = 0.0
     dram: float = 0.0
     disk: float = 0.0
+    flops: float = 0.0
+    cycles: float = 0.0
+    overlaps: bool = True
 
     @property
     def misses(self) -> float:
@@ -60,8 +65,9 @@ class StepBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
-    """Seconds of a step by what they go to; ``tokens_per_second`` of all sequences together."""
+class StepTime:
+    """Seconds of a step by what they go to, at least (``roofline``) or as expected (``plan.expect``);
+    ``tokens_per_second`` of all sequences together."""
 
     seconds: dict[str, float]
     tokens_per_second: float
@@ -98,7 +104,7 @@ def kv_read_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
     return 2 * model.num_kv_heads * model.head_dim * element_bytes * positions
 
 
-def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> Roofline:
+def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> StepTime:
     """The bound for one step. A rate of 0 where bytes must move gives 0 tok/s."""
     seconds = {"device memory": _over(step.weights + shares.vram * step.experts + step.kv, rates.device)}
     if shares.ram and step.experts:
@@ -107,7 +113,7 @@ def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> Roofli
             seconds["synchronising with the CPU"] = step.sync_layers * SYNC_SECONDS
     if shares.disk and step.experts:
         seconds["experts from disk"] = _over(shares.disk * step.experts, rates.disk)
-    return Roofline(seconds, step.num_seqs / sum(seconds.values()))
+    return StepTime(seconds, step.num_seqs / sum(seconds.values()))
 
 
 def _over(num_bytes: float, rate: float) -> float:

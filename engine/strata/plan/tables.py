@@ -9,10 +9,10 @@ from typing import Any
 from strata.config import ModelConfig
 from strata.plan.estimate import KV_BYTES, Bound, Estimate
 from strata.plan.memory import kv_token_bytes
-from strata.plan.speed import Roofline
+from strata.plan.speed import StepTime
 from strata.plan.units import format_bytes
 
-_NAME_WIDTH, _WIDTH = 36, 14
+_NAME_WIDTH, _WIDTH = 40, 14
 
 
 def parts_table(model: ModelConfig, estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
@@ -77,23 +77,32 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
 
 
 def speed_table(estimates: Sequence[Estimate], num_seqs: int, *, on_card: bool) -> list[str]:
-    """tok/s at most, and which term takes most of a step."""
+    """tok/s as expected and at most, and which term takes most of a step; of a prompt as expected."""
     fitting = [estimate for estimate in estimates if estimate.bounds]
     if not fitting:
         return []
-    lines = [_row(f"decode, tok/s at most ({num_seqs} at once)", [estimate.dtype for estimate in fitting])]
+    lines = [_row(f"decode, tok/s ({num_seqs} at once)", [estimate.dtype for estimate in fitting])]
     for index in range(max(len(e.bounds) for e in fitting)):
         bounds = [e.bounds[index] for e in fitting]
-        lines.append(_row(f"at {bounds[0].context} tokens of context", [_rate(b.best) for b in bounds]))
+        at = f"at {bounds[0].context} tokens of context"
+        if any(bound.expected for bound in bounds):
+            lines.append(_row(f"{at}, expected", [_rate(b.expected) for b in bounds]))
+            lines.append(_row("  at most", [_rate(b.best) for b in bounds]))
+        else:
+            lines.append(_row(f"{at}, at most", [_rate(b.best) for b in bounds]))
         if any(bound.num_seqs < num_seqs for bound in bounds):
             lines.append(_row("  at once, for want of KV cache", [str(b.num_seqs) for b in bounds]))
         if any(bound.pcie_only for bound in bounds):
-            lines.append(_row("  misses over PCIe alone", [_rate(b.pcie_only) for b in bounds]))
-            lines.append(_row("  misses on the CPU alone", [_rate(b.cpu_only) for b in bounds]))
+            lines.append(_row("  misses over PCIe alone, at most", [_rate(b.pcie_only) for b in bounds]))
+            lines.append(_row("  misses on the CPU alone, at most", [_rate(b.cpu_only) for b in bounds]))
         lines.append(_row("  limit", [_share_of_limit(b.best) for b in bounds]))
     limits = dict.fromkeys(bound.best.limit for e in fitting for bound in e.bounds)
     names = [name if on_card else _ON_CPU.get(name, name) for name in limits]
-    return [*lines, f"limit: share of a step that goes to {' or '.join(names)}"]
+    lines.append(f"limit: share of a step that goes to {' or '.join(names)}")
+    if any(estimate.prefill for estimate in fitting):
+        prompt = f"prompt of {fitting[0].prompt_tokens} tokens, tok/s"
+        lines += ["", _row(f"{prompt} expected", [_rate(estimate.prefill) for estimate in fitting])]
+    return lines
 
 
 def as_dict(model: ModelConfig, estimates: Sequence[Estimate]) -> dict[str, Any]:
@@ -119,6 +128,10 @@ def _estimate_dict(estimate: Estimate) -> dict[str, Any]:
         },
         "fit": {**places, "free": fit.free, "fits": fit.problem is None},
         "decode": [_bound_dict(bound) for bound in estimate.bounds],
+        "prefill": {
+            "prompt_tokens": estimate.prompt_tokens,
+            "expected_tokens_per_second": estimate.prefill and estimate.prefill.tokens_per_second,
+        },
     }
 
 
@@ -126,6 +139,8 @@ def _bound_dict(bound: Bound) -> dict[str, Any]:
     return {
         "context": bound.context,
         "num_seqs": bound.num_seqs,
+        "expected_tokens_per_second": bound.expected and bound.expected.tokens_per_second,
+        "expected_seconds": bound.expected and bound.expected.seconds,
         "tokens_per_second": bound.best.tokens_per_second,
         "seconds": bound.best.seconds,
         "limit": bound.best.limit,
@@ -161,11 +176,11 @@ def _left(estimate: Estimate) -> str:
     return "does not fit" if estimate.fit.problem else format_bytes(estimate.fit.free)
 
 
-def _rate(line: Roofline | None) -> str:
+def _rate(line: StepTime | None) -> str:
     return "-" if line is None else f"{line.tokens_per_second:.1f}"
 
 
-def _share_of_limit(line: Roofline) -> str:
+def _share_of_limit(line: StepTime) -> str:
     return f"{_SHORT[line.limit]} {100 * line.seconds[line.limit] / sum(line.seconds.values()):.0f} %"
 
 

@@ -1,0 +1,140 @@
+"""What a step is expected to take, against steps that were measured on one card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from strata.config import ModelConfig
+from strata.plan.cards import CARDS, usual
+from strata.plan.expect import Place, expect_decode, expect_prefill
+from strata.plan.parts import weight_parts
+from strata.plan.speed import Rates, StepTime, roofline, step_bytes
+from tests.plan.configs import public
+
+HOST = Rates(device=0.0, pcie=55e9, cpu=105e9, dram=160e9)
+H200 = usual(CARDS["h200"].rates(HOST))
+CONTEXT = 576  # the middle of 128 tokens after 512
+
+
+WHOLE = Place()
+
+parts_of = cache(weight_parts)
+
+
+def decode(name: str, *, num_seqs: int = 1, place: Place = WHOLE, rates: Rates = H200) -> StepTime:
+    model = public(name)
+    return expect_decode(model, parts_of(model, "int4"), rates, context=CONTEXT, num_seqs=num_seqs, place=place)
+
+
+def prefill(model: ModelConfig, tokens: int, chunk: int | None = None, place: Place = WHOLE) -> StepTime:
+    parts = parts_of(model, "int4")
+    return expect_prefill(model, parts, H200, tokens=tokens, chunk_tokens=chunk or tokens, place=place)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_seqs", "measured"),
+    [("qwen3-8b", 1, 567), ("qwen3-8b", 32, 5565), ("qwen3-30b-a3b", 1, 744), ("qwen3-30b-a3b", 32, 2522)],
+)
+def test_measured_decode_steps_are_expected_so(name: str, num_seqs: int, measured: float) -> None:
+    """int4 behind prompts of 512 tokens (NVIDIA H200, 2026-11-30)."""
+    assert 0.8 <= decode(name, num_seqs=num_seqs).tokens_per_second / measured <= 1.25
+
+
+@pytest.mark.parametrize(("vram", "measured"), [(1.0, 40_800), (0.0, 4_478)])
+def test_measured_prompts_are_expected_so(vram: float, measured: float) -> None:
+    """2,048 tokens of Qwen3-30B-A3B in int4 (the same card)."""
+    found = prefill(public("qwen3-30b-a3b"), 2048, place=Place(vram))
+    assert 0.8 <= found.tokens_per_second / measured <= 1.25
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_no_card_is_expected_to_beat_its_bound(card: str) -> None:
+    model, rates = public("qwen3-30b-a3b"), CARDS[card].rates(HOST)
+    parts = parts_of(model, "int4")
+    for num_seqs in (1, 4, 8, 32, 256):
+        at_most = roofline(step_bytes(model, parts, context=CONTEXT, num_seqs=num_seqs), rates)
+        found = decode("qwen3-30b-a3b", num_seqs=num_seqs, rates=usual(rates))
+        assert found.tokens_per_second < at_most.tokens_per_second, num_seqs
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"device": 2e12}, "dense products"),
+        ({"device": 2e12}, "attention"),
+        ({"cycles": 1e11}, "experts"),
+        ({"overlaps": False}, "launches"),
+        ({"pcie": 20e9}, "missing experts"),
+        ({"cpu": 20e9}, "missing experts"),
+        ({"dram": 80e9}, "missing experts"),
+    ],
+)
+def test_a_slower_card_or_host_takes_longer_for_what_it_does(change: dict[str, float], part: str) -> None:
+    place = Place(0.5)
+    plain = decode("qwen3-30b-a3b", place=place)
+    slower = decode("qwen3-30b-a3b", place=place, rates=replace(H200, **change))  # type: ignore[arg-type]
+    assert slower.seconds[part] > plain.seconds[part]
+    assert slower.tokens_per_second < plain.tokens_per_second
+
+
+def test_products_of_many_rows_wait_for_arithmetic() -> None:
+    slow = replace(H200, flops=100e12)
+    assert decode("qwen3-8b", rates=slow).seconds == decode("qwen3-8b").seconds
+    for num_seqs in (32, 256):
+        found, plain = (decode("qwen3-8b", num_seqs=num_seqs, rates=rates) for rates in (slow, H200))
+        assert found.seconds["dense products"] > plain.seconds["dense products"], num_seqs
+
+
+def test_a_tier_that_is_not_used_costs_nothing() -> None:
+    assert decode("qwen3-30b-a3b", place=Place(1.0, cached=False)).seconds == decode("qwen3-30b-a3b").seconds
+    assert "missing experts" not in decode("qwen3-30b-a3b").seconds
+
+
+def test_both_ways_at_once_beat_each_alone_and_more_vram_beats_less() -> None:
+    def speed(vram: float, fetched: float | None = None) -> float:
+        return decode("qwen3-30b-a3b", place=Place(vram, fetched=fetched)).tokens_per_second
+
+    for vram in (0.0, 0.5):
+        assert speed(vram) > max(speed(vram, 0.0), speed(vram, 1.0)), vram
+    speeds = [speed(vram) for vram in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
+    assert speeds == sorted(speeds)
+
+
+def test_host_memory_that_pcie_uses_up_leaves_the_cpu_none() -> None:
+    """Then everything goes one way."""
+    rates = replace(H200, dram=45e9)
+    alone = decode("qwen3-30b-a3b", place=Place(0.0, fetched=0.0), rates=rates)
+    best = decode("qwen3-30b-a3b", place=Place(0.0), rates=rates)
+    assert best.tokens_per_second == alone.tokens_per_second > 0
+
+
+def test_missing_experts_come_one_by_one_in_place_or_all_at_once() -> None:
+    def missing(num_seqs: int, *, cached: bool) -> float:
+        place = Place(0.5, cached=cached)
+        return decode("qwen3-30b-a3b", num_seqs=num_seqs, place=place).seconds["missing experts"]
+
+    model = public("qwen3-30b-a3b")
+    half = parts_of(model, "int4").experts / 2
+    assert missing(32, cached=True) > 0.9 * half / 55e9 > 2 * missing(1, cached=True), "a whole layer at a time"
+    assert missing(1, cached=False) == pytest.approx(half * 8 / 128 / (0.88 * 55e9))
+    assert missing(96, cached=False) < missing(95, cached=False), "streamed ahead, no longer in place"
+
+
+def test_chunks_read_the_weights_again_and_windows_shorten_attention() -> None:
+    model = public("qwen3-30b-a3b")
+    whole, chunks = prefill(model, 4096), prefill(model, 4096, 1024)
+    assert chunks.seconds["attention"] == pytest.approx(whole.seconds["attention"])
+    assert chunks.seconds["head"] == whole.seconds["head"], "only the last chunk has a token"
+    assert chunks.seconds["experts"] > 1.5 * whole.seconds["experts"]
+    gpt_oss = public("gpt-oss-120b")  # every second layer sees 128 tokens
+    every = replace(gpt_oss, windows=(None,) * gpt_oss.num_layers)
+    assert prefill(gpt_oss, 4096).seconds["attention"] < 0.6 * prefill(every, 4096).seconds["attention"]
+
+
+def test_experts_behind_a_link_that_is_not_there_never_come() -> None:
+    for cached in (True, False):
+        found = decode("qwen3-30b-a3b", place=Place(0.5, cached=cached), rates=replace(H200, pcie=0.0, cpu=0.0))
+        assert found.tokens_per_second == 0
