@@ -10,7 +10,7 @@ from strata.kernels.rows import dequantize_rows
 from tests.kernels.conftest import Machine
 from tests.kernels.test_few_rows import make, relative
 
-BF16 = 6e-3  # relative norm: weights are rounded, which the interpreter does by cutting off
+BF16 = 8e-3  # relative norm: weights, their steps and offsets are rounded, by the interpreter by cutting off
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8", "mxfp4"])

@@ -1,7 +1,7 @@
 """x @ W.T of more rows x, in bf16, with W in int4, int8 or mxfp4: tensor cores, W unpacked in registers.
 
 Weights become bf16, not float16: activations between layers may lie beyond 65504, and both sides of a product have one
-type. They are scaled in float32 and rounded once.
+type. 4-bit codes are scaled in pairs of bf16 (``unpack``).
 
     grid: (rows of W / BLOCK_ROWS, tokens / BLOCK_TOKENS, SPLITS)
 
@@ -22,7 +22,8 @@ from torch import Tensor
 from strata.kernels import launch
 from strata.kernels.linear.tuning import many_rows
 from strata.kernels.linear.weight import Weight
-from strata.kernels.triton_functions import INTERPRETED, activate, overlap_launches, power_of_two, split_halves
+from strata.kernels.triton_functions import INTERPRETED, activate, overlap_launches
+from strata.kernels.unpack import unpacked_int4, unpacked_mxfp4
 
 FINISH_BLOCK = 512
 DEQUANTIZE_ROWS, DEQUANTIZE_COLS = 16, 256
@@ -233,12 +234,11 @@ def _weights(
         column = step * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
         codes = _load(codes_ptr + row[:, None] * COLS + column[None, :], column[None, :] < COLS, FULL)
         codes = tl.reshape(codes, (BLOCK_ROWS, BLOCK_GROUPS, 32)).to(tl.float32)
-        weights = (codes * scales.to(tl.float32)[:, :, None]).to(tl.bfloat16)
+        weights = tl.reshape((codes * scales.to(tl.float32)[:, :, None]).to(tl.bfloat16), (BLOCK_ROWS, BLOCK_COLS))
     else:
         WORDS: tl.constexpr = COLS // 8
         word = step * (BLOCK_COLS // 8) + tl.arange(0, BLOCK_COLS // 8)
         words = _load(codes_ptr + row[:, None] * WORDS + word[None, :], word[None, :] < WORDS, FULL)
-        words = tl.reshape(words, (BLOCK_ROWS, BLOCK_GROUPS, 4))
         if KIND == "int4":
             SUPERS: tl.constexpr = max(1, COLS // 256)
             mins = _load(mins_ptr + row[:, None] * GROUPS + group[None, :], has_group, FULL)
@@ -246,44 +246,10 @@ def _weights(
                 supers = tl.load(supers_ptr + row * SUPERS + step * BLOCK_COLS // 256)[:, None]
             else:
                 supers = tl.load(supers_ptr + row[:, None] * SUPERS + tl.minimum(group // 8, SUPERS - 1)[None, :])
-            d, dmin = split_halves(supers)
-            scale = d * scales.to(tl.float32)
-            low = dmin * mins.to(tl.float32) + 16 * scale  # codes come as 16 + code
+            weights = unpacked_int4(words, scales, mins, supers)
         else:
-            scale = power_of_two(scales) * 32768  # numbers come as 2^-14 times
-            low = tl.zeros_like(scale)
-        scale = scale[:, :, None]
-        low = low[:, :, None]
-        # Joined in the order of columns: nibbles 0 .. 3 are the lower ones of the four bytes, 4 .. 7 the upper ones.
-        even = tl.join(
-            tl.join(_weight(words, 0, scale, low, KIND), _weight(words, 4, scale, low, KIND)),
-            tl.join(_weight(words, 2, scale, low, KIND), _weight(words, 6, scale, low, KIND)),
-        )
-        odd = tl.join(
-            tl.join(_weight(words, 1, scale, low, KIND), _weight(words, 5, scale, low, KIND)),
-            tl.join(_weight(words, 3, scale, low, KIND), _weight(words, 7, scale, low, KIND)),
-        )
-        weights = tl.join(even, odd)
-    return tl.reshape(weights, (BLOCK_ROWS, BLOCK_COLS))
-
-
-@triton.jit
-def _weight(words, i: tl.constexpr, scale, low, KIND: tl.constexpr):
-    """Weight i of eight of each word."""
-    BIT: tl.constexpr = (i % 4) * 8 + (i // 4) * 4
-    if KIND == "int4":
-        # The code in the upper bits of the mantissa of 16.0: 16 + code, in two instructions.
-        if BIT < 19:
-            bits = (words << (19 - BIT)) & 0x780000 | 0x41800000
-        else:
-            bits = (words >> (BIT - 19)) & 0x780000 | 0x41800000
-        weight = bits.to(tl.float32, bitcast=True) * scale - low
-    else:
-        # E2M1 is a float16 with fewer bits: its sign, exponent and mantissa in their places give 2^-14 of the number.
-        code = words >> BIT
-        number = ((code & 7) << 9 | (code & 8) << 12).to(tl.int16).to(tl.float16, bitcast=True)
-        weight = number.to(tl.float32) * scale
-    return weight.to(tl.bfloat16)
+            weights = unpacked_mxfp4(words, scales)
+    return weights
 
 
 @triton.jit
