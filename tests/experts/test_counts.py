@@ -11,12 +11,13 @@ import torch
 
 from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
-from strata.experts.counts import CpuWork, ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.kernels.layer import ExpertsFn, Routed
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
+from strata.native.pool import CpuWork
 from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store

@@ -18,7 +18,7 @@ from strata.errors import EngineError, HardwareError, OptionError
 from strata.native import cores, library
 from strata.native.layout import TileLayout
 from strata.native.mailbox import DONE, LAYER, REQUEST, TOKENS, MailboxLayout
-from strata.native.pool import ExpertPool, PoolOptions
+from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tuning import DISTANCES, tune_prefetch
 from tests.native.experts import Expert, aligned, expected
 
@@ -160,6 +160,39 @@ def test_requests_through_a_mailbox(pool: ExpertPool) -> None:
     pool.check()
     job.run(pool, 0)  # calls go on between requests
     assert_right(job, layers, 0)
+
+
+def test_jobs_through_a_mailbox_are_counted_with_their_time(pool: ExpertPool) -> None:
+    layers, job = Layers(), Job()
+    layers.give(pool)
+    pool.attach(job.address, job.layout, job)
+    assert pool.work() == CpuWork(0, 0.0, 0.0)
+    job.run(pool, 0)
+    assert pool.work().jobs == 0, "a call is none"
+    began = time.monotonic()
+    pool.expect(3)
+    wait_for(lambda: time.monotonic() > began + 0.05)  # the card is late
+    first = time.monotonic()
+    for value in (1, 2, 9):  # the last one is refused: the table has no such layer
+        job.send(value, 1 if value < 9 else 5)
+        wait_for(lambda value=value: job.word(DONE).value == value)  # type: ignore[misc]
+        if value == 2:
+            work = pool.work()
+            busy = time.monotonic() - first
+    assert work.jobs == 2
+    assert 0 < work.busy_seconds <= busy
+    assert 0.05 <= work.idle_seconds <= time.monotonic() - began
+    last = pool.work()
+    assert (last.jobs, last.busy_seconds) == (2, work.busy_seconds)
+    assert last.idle_seconds > work.idle_seconds
+    wait_for(lambda: time.monotonic() > began + 0.2)  # nothing is expected
+    announced = time.monotonic()
+    pool.expect(1)
+    job.send(1, 1)
+    wait_for(lambda: job.word(DONE).value == 1)
+    gained = pool.work().since(last)
+    assert gained.jobs == 1
+    assert gained.idle_seconds <= time.monotonic() - announced, "the pause before is nobody's wait"
 
 
 def test_a_request_that_cannot_be_answered_does_not_keep_the_gpu_waiting(pool: ExpertPool) -> None:

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strata.engine.fake import FakeEngine
-from strata.experts.counts import CpuWork, ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.native.pool import CpuWork
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.metrics import OUTCOMES, Metrics
 from tests.server.conftest import Serve, Served

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
+from strata.native.pool import CpuWork
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertCounts:
@@ -49,15 +51,6 @@ class ExpertCounts:
         """Of those that were needed."""
         total = max(1, self.needed)
         return {"in VRAM": self.in_vram / total, "fetched": self.fetched / total, "on the CPU": self.computed / total}
-
-
-@dataclass(frozen=True, slots=True)
-class CpuWork:
-    """What the CPU's threads did for the device."""
-
-    jobs: int  # a layer's experts each
-    busy_seconds: float  # from a request's arrival to its answer
-    idle_seconds: float  # in which a request had been announced and had not come
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from strata.memory.host import PinnedMemory
 from strata.native.cores import physical_cores
 from strata.native.layout import TileLayout
 from strata.native.mailbox import DONE, REQUEST, MailboxLayout
-from strata.native.pool import ExpertPool, PoolOptions
+from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
 from strata.store.layout import ExpertLayout
@@ -56,6 +56,7 @@ class CpuExperts:
         self.late = begin + places.num_bytes  # address of an int32: whether the card gave up
         self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32)
         self._pool: ExpertPool | None = None
+        self._before = CpuWork(0, 0.0, 0.0)
 
     def put(self, row: int, expert: int, blob: Tensor) -> None:
         """Take the store's blob of expert number ``expert`` of a layer; ``row`` counts the layers with experts."""
@@ -101,6 +102,14 @@ class CpuExperts:
     def expect(self, requests: int) -> None:
         """So many requests will come; the threads stay awake for them."""
         self._opened.expect(requests)
+
+    def start_counting(self) -> None:
+        """Let ``work`` begin here."""
+        self._before = self._opened.work()
+
+    def work(self) -> CpuWork:
+        """What the threads did for the card."""
+        return self._opened.work().since(self._before)
 
     def check(self) -> None:
         """Raise EngineError if a request was not answered."""

@@ -119,6 +119,7 @@ class Hybrid:
     def start_counting(self) -> None:
         """As ``Tier.start_counting``."""
         self._counters.tensor.zero_()
+        self._cpu.start_counting()
 
     def stats(self, *, wait: bool = False) -> ExpertStats | None:
         """As ``Tier.stats``."""
@@ -130,6 +131,7 @@ class Hybrid:
             num_vram=self._slots.shape[0] * self._slots.shape[1],
             num_host=self._store_layout.num_blobs,
             expert_bytes=self._cpu.expert_bytes,
+            cpu=self._cpu.work(),
         )
 
     def layer(self, layer: int, activation: Activation) -> ExpertsFn:

@@ -12,7 +12,7 @@ from strata.errors import HardwareError
 from strata.native.layout import FORMATS, TileLayout
 
 PATH = Path(__file__).parent / "libstrata.so"
-_INTERFACE = 4  # of src/api.cpp
+_INTERFACE = 5  # of src/api.cpp
 
 VARIANTS = ("scalar", "avx2", "avx512", "avx512_vnni")  # slowest first, in the order of the library's numbers
 GATINGS = ("silu", "clamped_swiglu")
@@ -68,6 +68,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_pool_run": (c_int32, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p)),
     "strata_pool_attach": (None, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)),
     "strata_pool_expect": (None, (c_void_p, c_int32)),
+    "strata_pool_work": (None, (c_void_p, POINTER(c_int64))),
     "strata_pool_state": (c_int32, (c_void_p,)),
     "strata_pool_busy": (c_int32, (c_void_p, c_int32)),
     "strata_pool_variant": (c_char_p, (c_void_p,)),

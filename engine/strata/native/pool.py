@@ -52,6 +52,23 @@ class PoolOptions:
     spin_seconds: float = 50e-6  # that an idle thread waits before it sleeps
 
 
+@dataclass(frozen=True, slots=True)
+class CpuWork:
+    """What the threads did for a GPU."""
+
+    jobs: int  # a layer's experts each, or those of them that were left to the CPU; there may be none
+    busy_seconds: float  # from a request's arrival to its answer
+    idle_seconds: float  # in which a request had been announced and no job ran
+
+    def since(self, before: CpuWork) -> CpuWork:
+        """What came after ``before``."""
+        return CpuWork(
+            self.jobs - before.jobs,
+            self.busy_seconds - before.busy_seconds,
+            self.idle_seconds - before.idle_seconds,
+        )
+
+
 class ExpertPool:
     """A context manager; ``close`` it, or its threads stay.
 
@@ -132,6 +149,14 @@ class ExpertPool:
     def expect(self, requests: int) -> None:
         """Announce that this many requests will come through the mailbox: until then the threads do not sleep."""
         self._library.strata_pool_expect(self._handle, requests)
+
+    def work(self) -> CpuWork:
+        """All that was asked for through the mailbox so far. It costs nobody a wait."""
+        assert self._mailbox is not None, "a mailbox is attached before it is used"
+        figures = (ctypes.c_int64 * 3)()
+        self._library.strata_pool_work(self._handle, figures)
+        jobs, busy, idle = figures
+        return CpuWork(jobs, busy / 1e9, idle / 1e9)
 
     def check(self) -> None:
         """Raise EngineError if a request through the mailbox could not be answered."""

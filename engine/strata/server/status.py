@@ -8,7 +8,8 @@ from fastapi import FastAPI
 
 import strata
 from strata.engine.messages import EngineReady, LoadProgress
-from strata.experts.counts import CpuWork, ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.native.pool import CpuWork
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.described import Answered, answers
 from strata.server.service import Service

@@ -63,7 +63,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 4; }
+EXPORT int32_t strata_interface() { return 5; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -150,7 +150,16 @@ EXPORT void strata_pool_attach(Handle* handle, void* header, const void* x, cons
 }
 
 EXPORT void strata_pool_expect(Handle* handle, int32_t requests) {
+  if (!handle->pool->expects()) handle->mailbox->begin_to_wait();
   handle->pool->expect(handle->mailbox.get(), uint32_t(requests));
+}
+
+// Of the mailbox that was attached: jobs, and nanoseconds busy and idle.
+EXPORT void strata_pool_work(Handle* handle, int64_t work[3]) {
+  const MailboxWork done = handle->mailbox->work();
+  work[0] = done.jobs;
+  work[1] = done.busy;
+  work[2] = done.idle;
 }
 
 // 0: works; 1: a job took too long; 2: a request that was expected did not come.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "experts.h"
+#include "futex.h"
 
 namespace strata {
 
@@ -17,6 +18,11 @@ struct MailboxHeader {
 };
 static_assert(sizeof(MailboxHeader) == 128, "two cache lines, one for each side to write");
 
+// What was done for the other side, in nanoseconds.
+struct MailboxWork {
+  int64_t jobs, busy, idle;
+};
+
 class Mailbox : public Source, public Work {
  public:
   Mailbox(Experts& experts, MailboxHeader* header, const Request& places)
@@ -25,6 +31,9 @@ class Mailbox : public Source, public Work {
   Taken take(Work*& work, Phases& phases) override {
     const uint32_t value = header_->request.load(std::memory_order_acquire);
     if (value == 0) return Taken::NOTHING;
+    const int64_t seen = now();
+    idle_.fetch_add(seen - idle_since_.exchange(seen, std::memory_order_relaxed), std::memory_order_relaxed);
+    seen_.store(seen, std::memory_order_relaxed);
     header_->request.store(0, std::memory_order_relaxed);
     value_ = value;
     request_.layer = size_t(header_->layer);
@@ -47,7 +56,21 @@ class Mailbox : public Source, public Work {
   }
 
   void run(uint32_t first, uint32_t count) override { experts_.run(first, count); }
-  void finish(bool failed) override { answer(failed ? Fault::FAILED : Fault::NONE); }
+  void finish(bool failed) override {
+    const int64_t end = now();
+    busy_.fetch_add(end - seen_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    jobs_.fetch_add(1, std::memory_order_relaxed);
+    idle_since_.store(end, std::memory_order_relaxed);
+    answer(failed ? Fault::FAILED : Fault::NONE);  // only now: who has it finds this job counted
+  }
+
+  // The pool is told to expect requests, and has expected none.
+  void begin_to_wait() { idle_since_.store(now(), std::memory_order_relaxed); }
+
+  // Jobs so far, the time from each one's request to its answer, and that in which a request was expected and no job ran.
+  MailboxWork work() const {
+    return {jobs_.load(std::memory_order_relaxed), busy_.load(std::memory_order_relaxed), idle_.load(std::memory_order_relaxed)};
+  }
 
  private:
   // A fault stays until the engine has seen it: later requests do not wipe it out.
@@ -60,6 +83,8 @@ class Mailbox : public Source, public Work {
   MailboxHeader* const header_;
   Request request_;
   uint32_t value_ = 0;
+  std::atomic<int64_t> seen_{0}, idle_since_{0};  // the last request; the last answer, or the begin of the wait since
+  std::atomic<int64_t> jobs_{0}, busy_{0}, idle_{0};
 };
 
 }  // namespace strata

@@ -68,6 +68,8 @@ class Pool {
 
   // Jobs that `source` will bring; the workers spin until they have come.
   void expect(Source* source, uint32_t count);
+  // Whether some of them have not come.
+  bool expects() const { return expected_.load(std::memory_order_acquire) != 0; }
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // What failed: a job that ran too long (true) or a request that never came (false).
