@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from strata.experts.calibration import Choices, best_fetches, describe, measure, plain_fetches
+from strata.experts.calibration import Choices, all_plans, best_fetches, describe, measure, plain_fetches
 from strata.experts.trial import Trial
 
 QWEN3_30B = Choices(top_k=8, num_slots=64, num_experts=128)
@@ -111,3 +111,19 @@ def test_as_many_are_missing_as_was_asked_for(missing: int) -> None:
     trial = Trial(run, ids, addresses, fetches)
     assert all(trial.seconds(missing, 1) >= 0 for _ in range(8))
     assert len({str(each) for each in seen}) > 1
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        ((0, 0, 1), ["hybrid", "fetch", "cpu"]),
+        ((0, 1, 2), ["fetch", "cpu"]),
+        ((0, 0, 0), ["cpu", "fetch"]),
+    ],
+)
+def test_plans_to_compare(found: tuple[int, ...], names: list[str]) -> None:
+    plans = all_plans(found)
+    assert list(plans) == names
+    assert plans[names[0]] == found
+    assert plans["fetch"] == (0, 1, 2)
+    assert plans["cpu"] == (0, 0, 0)

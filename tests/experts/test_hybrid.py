@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from strata.experts.hybrid import Hybrid
 from strata.experts.trial import Trial
 from strata.kernels.layer import Kernels
 from strata.runner import runner as runner_module
+from strata.runner.contest import keep_fastest
 from strata.runner.runner import Runner
+from strata.runner.step import StepResult
+from strata.scheduler.batch import Batch
 from strata.store.reader import Store
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
@@ -107,6 +112,50 @@ def test_a_trial_leaves_slots_as_they_were(tmp_path: Path, monkeypatch: pytest.M
         assert (tier.registry.table != 0).tolist() == [[i < 3 for i in range(4)]] * len(tier.registry.table)
     finally:
         tier.close()
+
+
+def test_auto_keeps_what_decodes_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the trial says: here each fetch takes a while, which no layer alone shows."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    monkeypatch.setattr(Trial, "seconds", lambda self, missing, fetched: 1.0 - fetched / 10)
+    decoded: list[tuple[int, ...]] = []
+    run, now = Runner.run, [0.0]
+
+    def slow_fetches(self: Runner, batch: Batch, feed: torch.Tensor | None = None) -> StepResult:
+        tier = self.model.tier
+        assert tier is not None
+        plan = tuple(tier._fetches.tolist())  # type: ignore[attr-defined]
+        decoded.append(plan)
+        now[0] += 0.01 + 0.01 * any(plan)
+        return run(self, batch, feed)
+
+    monkeypatch.setattr(Runner, "run", slow_fetches)
+    monkeypatch.setattr(runner_module, "keep_fastest", partial(keep_fastest, clock=lambda: now[0]))
+    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, "auto")
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    try:
+        assert set(decoded) == {(0, 1, 2, 3, 4), (0, 0, 0, 0, 0)}
+        assert tier._fetches.tolist() == [0] * 5
+        assert "kept: cpu, though the trial of single layers chose fetch" in caplog.text
+        assert tier.counts() == ExpertCounts()
+    finally:
+        tier.close()
+
+
+@pytest.mark.parametrize("placement", ["fetch", "cpu", "hybrid"])
+def test_a_way_that_was_asked_for_stays(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    monkeypatch.setattr(Trial, "seconds", lambda self, missing, fetched: 1.0 - fetched / 10)
+    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, placement)
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    tier.close()
+    assert tier.plans() == {}
+    assert tier._fetches.tolist()[:3] == {"fetch": [0, 1, 2], "cpu": [0, 0, 0], "hybrid": [0, 1, 1]}[placement]
 
 
 def test_a_request_is_expected_once_its_kernel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ DTYPES = ("bf16", "int8", "int4")  # what matrices may be rounded to; others are
 DEVICES = ("auto", "cpu", "cuda")
 BLOCK_SIZES = (16, 32)
 CPU_STEP_TOKENS = 512  # where nothing else is asked for
-# auto: as hybrid where not all fit; vram: all must fit; fetch: over PCIe; cpu: computed there; hybrid: both at once.
+# Of experts beyond VRAM. vram: there must be none; fetch: over PCIe; cpu: computed there; hybrid: both at once; auto:
+# of these what decodes fastest at the start.
 EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from strata.experts.counts import ExpertCounts, ExpertStats
 
 
@@ -13,6 +15,13 @@ class SelfContained:
 
     def calibrate(self) -> None:
         """As ``Tier.calibrate``."""
+
+    def plans(self) -> Mapping[str, Sequence[int]]:
+        """As ``Tier.plans``."""
+        return {}
+
+    def share_out(self, plan: Sequence[int]) -> None:
+        """As ``Tier.share_out``: there is no plan to share by."""
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""

@@ -77,6 +77,13 @@ def best_fetches(times: Times, way: str, num_experts: int) -> tuple[int, ...]:
     return tuple(best.get(missing, round(share * missing)) for missing in range(num_experts + 1))
 
 
+def all_plans(fetches: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """What a trial found, first, and the ways that need none; by their names in ``expert_placement``."""
+    plain = {way: plain_fetches(way, len(fetches) - 1) for way in ("fetch", "cpu")}
+    found = next((way for way, plan in plain.items() if plan == fetches), "hybrid")
+    return {found: fetches, **plain}
+
+
 def describe(times: Times, fetches: tuple[int, ...]) -> str:
     """For people: what was chosen, and what a layer takes that way and otherwise."""
     last = max(times)

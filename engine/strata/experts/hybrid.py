@@ -10,14 +10,14 @@ before it computes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from strata.experts.calibration import Choices, best_fetches, describe, measure, plain_fetches
+from strata.experts.calibration import Choices, all_plans, best_fetches, describe, measure, plain_fetches
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.cpu import CpuExperts
@@ -87,7 +87,8 @@ class Hybrid:
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
         self._counters = Counters(len(layout.layers), device)
         self._way = way
-        self._share_out(plain_fetches(way, layout.num_experts))
+        self._set_fetches(plain_fetches(way, layout.num_experts))
+        self._plans: Mapping[str, Sequence[int]] = {}
         self._layers = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
         self._streamer = Streamer(len(self._layers), self._bring, device)
@@ -110,7 +111,19 @@ class Hybrid:
             times = measure(trial, Choices(self._top_k, num_slots, num_experts))
         fetches = best_fetches(times, self._way, num_experts)
         logger.info("%s", describe(times, fetches))
-        self._share_out(fetches)
+        self._set_fetches(fetches)
+        if self._way == "auto":
+            self._plans = all_plans(fetches)
+
+    def plans(self) -> Mapping[str, Sequence[int]]:
+        """As ``Tier.plans``."""
+        return self._plans
+
+    def share_out(self, plan: Sequence[int]) -> None:
+        """As ``Tier.share_out``."""
+        self._set_fetches(plan)
+        for layer in self._layers:
+            self._reset(layer.table)
 
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""
@@ -202,7 +215,7 @@ class Hybrid:
         for layer in layers:
             self._reset(layer.table)
 
-    def _share_out(self, fetches: Sequence[int]) -> None:
+    def _set_fetches(self, fetches: Sequence[int]) -> None:
         self._fetches.copy_(torch.tensor(fetches, dtype=torch.int32))
 
     def _bring(self, row: int, buffer: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -31,6 +32,13 @@ class Tier(Protocol):
 
     def calibrate(self) -> None:
         """Measure what is faster on this machine, once all experts are there and before steps are captured."""
+
+    def plans(self) -> Mapping[str, Sequence[int]]:
+        """Ways to share missing experts that are left to compare, by name, each as how many of 0, 1 ... missing ones
+        are fetched; the one that ``calibrate`` found comes first. Empty where there is nothing to choose."""
+
+    def share_out(self, plan: Sequence[int]) -> None:
+        """Go on as one of ``plans`` says, with VRAM as if no step had been."""
 
     def announce_replay(self) -> None:
         """A captured step is about to run again."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from strata.config import EngineConfig
 from strata.errors import HardwareError
 from strata.experts.counts import ExpertStats
-from strata.experts.tier import blob_tier, caches_experts, reads_blobs
+from strata.experts.tier import Tier, blob_tier, caches_experts, reads_blobs
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
 from strata.kernels.select import kernels_for
@@ -22,6 +22,7 @@ from strata.models.decoder import Decoder
 from strata.plan.capture import capture_sizes, mixed_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
+from strata.runner.contest import MAX_STEPS, keep_fastest
 from strata.runner.decode import DecodeInputs
 from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
 from strata.runner.graphs import StepGraphs
@@ -29,7 +30,7 @@ from strata.runner.inputs import build_inputs
 from strata.runner.mixed import MixedInputs
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
-from strata.runner.warm import warm_up_steps
+from strata.runner.warm import decode_steps, warm_up_steps
 from strata.scheduler.batch import Batch
 from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
@@ -124,6 +125,7 @@ class Runner:
             with out_of_memory(device):
                 runner.warm_up(runner.step_tokens, phase("warm up", progress))
         if model.tier is not None:
+            runner.choose_ways(model.tier)
             with torch.inference_mode():
                 model.tier.start_counting()
         return runner
@@ -190,6 +192,21 @@ class Runner:
         for step in steps:
             self.run(step).best.tolist()  # waits for the device
             took(step.num_tokens)
+
+    def choose_ways(self, tier: Tier) -> dict[str, float]:
+        """Keep the fastest way to experts that VRAM has not; seconds of a decode step by way, none where there is
+        nothing to choose."""
+        steps = list(
+            decode_steps(min(MAX_STEPS, self.max_model_len - 1), self.vocab_size, self.block_size, self.num_blocks)
+        )
+
+        def decode(step: int) -> None:
+            self.run(steps[step]).best.tolist()  # waits for the device
+
+        with torch.inference_mode():
+            found = keep_fastest(tier, decode, len(steps))
+        self.check()
+        return found
 
     @torch.inference_mode()
     def run_all(self, batch: Batch) -> Tensor:
