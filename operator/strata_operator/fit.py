@@ -198,9 +198,9 @@ def _on_card(model: StrataModel, shape: Shape, one: Candidate) -> tuple[Shortage
 
 
 def _host_budget(model: StrataModel) -> int:
-    """Host memory for experts: as asked for, else what the engine may pin. It does not use reserved huge pages."""
+    """Host memory for experts: as asked for, in huge pages or not, else what the engine may pin."""
     hardware = model.hardware
-    if hardware.pinned_bytes is not None and hardware.hugepages is None:
+    if hardware.pinned_bytes is not None:
         return hardware.pinned_bytes
     return max(0, hardware.memory_bytes - HEADROOM_BYTES)
 

@@ -228,9 +228,7 @@ def test_experts_beyond_the_card_are_in_host_memory() -> None:
     [
         pytest.param({"memory": "4Gi"}, id="what the pod has but for the server's"),
         pytest.param({"hostMemory": {"pinned": "3Gi"}, "memory": None}, id="as much as is asked for"),
-        pytest.param(
-            {"hostMemory": {"pinned": "48Gi", "hugepages": "2Mi"}, "memory": "4Gi"}, id="huge pages are not used"
-        ),
+        pytest.param({"hostMemory": {"pinned": "3Gi", "hugepages": "2Mi"}, "memory": "24Gi"}, id="too few huge pages"),
     ],
 )
 def test_a_pod_with_too_little_host_memory_for_them(memory: dict[str, Any]) -> None:

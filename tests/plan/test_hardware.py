@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.plan.hardware import available_memory, num_cpus
+from strata.plan.hardware import available_memory, huge_page_limit, num_cpus
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712"
@@ -129,3 +129,35 @@ def test_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, 
 def test_this_machine() -> None:
     assert available_memory() > 0
     assert num_cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("files", "limits"),
+    [
+        pytest.param({}, (None, None), id="none"),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/slice/pod\n",
+                "sys/fs/cgroup/slice/pod/hugetlb.2MB.max": f"{2 * GIB}\n",
+                "sys/fs/cgroup/slice/pod/hugetlb.1GB.max": "max\n",
+                "sys/fs/cgroup/slice/hugetlb.1GB.max": "0\n",
+            },
+            (2 * GIB, 0),
+            id="v2",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "4:hugetlb:/pod\n3:memory:/\n",
+                "sys/fs/cgroup/hugetlb/pod/hugetlb.2MB.limit_in_bytes": f"{GIB}\n",
+                "sys/fs/cgroup/hugetlb/pod/hugetlb.1GB.limit_in_bytes": f"{V1_NO_LIMIT}\n",
+            },
+            (GIB, None),
+            id="v1",
+        ),
+    ],
+)
+def test_what_control_groups_allow_of_huge_pages(
+    tmp_path: Path, files: dict[str, str], limits: tuple[int | None, int | None]
+) -> None:
+    root = machine(tmp_path, files)
+    assert (huge_page_limit(2 << 20, root), huge_page_limit(GIB, root)) == limits

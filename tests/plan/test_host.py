@@ -53,7 +53,8 @@ def test_memlock_is_the_soft_limit(tmp_path: Path, memlock: str, limit: int | No
 
 def test_huge_pages(tmp_path: Path) -> None:
     root = machine(tmp_path)
-    write(root / "sys/kernel/mm/hugepages/hugepages-1048576kB", {"nr_hugepages": "8\n", "free_hugepages": "3\n"})
+    write(root / "sys/kernel/mm/hugepages/hugepages-1048576kB", {"nr_hugepages": "8\n", "free_hugepages": "5\n"})
+    write(root / "sys/kernel/mm/hugepages/hugepages-1048576kB", {"resv_hugepages": "2\n"})
     assert huge_pages(root) == (HugePages(2 << 20, 0, 0), HugePages(GIB, 8, 3))
     assert transparent_huge_pages(root) == "madvise"
 

@@ -57,12 +57,18 @@ def test_a_card_that_fills_up_meanwhile() -> None:
     [
         (DeviceConfig(device="tpu"), "device is 'tpu'; one of auto, cpu, cuda"),  # type: ignore[arg-type]
         (DeviceConfig(expert_placement="disk"), "expert_placement is 'disk'; one of auto, vram"),  # type: ignore[arg-type]
+        (DeviceConfig(hugepages="4Mi"), "hugepages is '4Mi'; one of off, 2Mi, 1Gi"),  # type: ignore[arg-type]
     ],
-    ids=["device", "placement"],
+    ids=["device", "placement", "pages"],
 )
 def test_words_that_are_not_known(config: DeviceConfig, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         open_device(config)
+
+
+def test_huge_pages_without_a_card() -> None:
+    with pytest.raises(OptionError, match="'2Mi': that is for experts beside a GPU, and the model runs on the CPU"):
+        open_device(DeviceConfig(device="cpu", hugepages="2Mi"))
 
 
 def test_threads() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from strata.cli.arguments import gibibytes, whole
 from strata.config import DeviceConfig, EngineConfig
-from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS
+from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS, HUGEPAGES
 from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.errors import OptionError
 
@@ -75,7 +75,7 @@ def add_dtype(parser: argparse._ActionsContainer) -> None:
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    """--device, --threads, --expert-placement and --expert-vram-gib."""
+    """--device, --threads, --expert-placement, --expert-vram-gib and --hugepages."""
     parser.add_argument(
         "--device",
         choices=DEVICES,
@@ -103,6 +103,13 @@ def add_device(parser: argparse._ActionsContainer) -> None:
         metavar="GIB",
         help="GiB of the GPU's memory for routed experts; the others are read from host memory (default: what is left)",
     )
+    parser.add_argument(
+        "--hugepages",
+        choices=HUGEPAGES,
+        default=DEFAULTS.device.hugepages,
+        help="reserved pages in which experts lie in host memory beside a GPU; too few are an error (default: off, "
+        "ordinary memory in large pages as far as there are some)",
+    )
 
 
 def device_config(arguments: argparse.Namespace) -> DeviceConfig:
@@ -112,4 +119,5 @@ def device_config(arguments: argparse.Namespace) -> DeviceConfig:
         num_threads=arguments.threads,
         expert_placement=arguments.expert_placement,
         expert_vram_bytes=arguments.expert_vram_bytes,
+        hugepages=arguments.hugepages,
     )

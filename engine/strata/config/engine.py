@@ -12,6 +12,8 @@ CPU_STEP_TOKENS = 512  # where nothing else is asked for
 # Of experts beyond VRAM. vram: there must be none; fetch: over PCIe; cpu: computed there; hybrid: both at once; auto:
 # of these what decodes fastest at the start.
 EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
+PAGE_BYTES = {"2Mi": 2 << 20, "1Gi": 1 << 30}  # of huge pages
+HUGEPAGES = ("off", *PAGE_BYTES)
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
 
@@ -25,6 +27,7 @@ class DeviceConfig:
     cuda_graphs: bool = True  # decode steps replay CUDA graphs where kernels allow it; off: to look for a fault
     expert_placement: Literal["auto", "vram", "fetch", "cpu", "hybrid"] = "auto"  # what becomes of experts beyond VRAM
     expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it
+    hugepages: Literal["off", "2Mi", "1Gi"] = "off"  # reserved pages for experts in host memory; off: ordinary memory
 
 
 @dataclass(frozen=True, slots=True)

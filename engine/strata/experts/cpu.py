@@ -26,7 +26,9 @@ _KEPT_CORES = 2  # for the engine's own thread and the server, where there are m
 class CpuExperts:
     """Every expert of a store as tiles, and a mailbox through which the card asks for some of them."""
 
-    def __init__(self, layout: ExpertLayout, device: torch.device, *, top_k: int, max_tokens: int) -> None:
+    def __init__(
+        self, layout: ExpertLayout, device: torch.device, *, top_k: int, max_tokens: int, hugepages: str = "off"
+    ) -> None:
         """Raises HardwareError when host memory is too small, or the native library is not there."""
         self._layout = layout
         gate = layout.weights["gate_proj.weight"]
@@ -34,7 +36,7 @@ class CpuExperts:
         self._biases = layout.weights.get("gate_proj.bias")
         self._tiles = TileLayout(gate.format, hidden, intermediate, self._biases is not None)
         size = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT
-        self._slab = PinnedMemory(layout.num_blobs * size, device)
+        self._slab = PinnedMemory(layout.num_blobs * size, device, hugepages)
         self._experts = self._slab.tensor.view(len(layout.layers), layout.num_experts, size)
         first = self._slab.tensor.data_ptr()
         blobs = first + size * torch.arange(layout.num_blobs, dtype=torch.int64)

@@ -63,10 +63,11 @@ class Hybrid:
         device: torch.device,
         top_k: int,
         way: str = "auto",
+        hugepages: str = "off",
     ) -> None:
         """``way``: experts that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or shared as
-        ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto"). Raises
-        HardwareError when host memory is too small."""
+        ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto").
+        ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small."""
         assert kernels.misses is not None, "the caller asks before"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
@@ -74,7 +75,7 @@ class Hybrid:
         self._device = device
         self._top_k = top_k
         self._rows = {layer: row for row, layer in enumerate(layout.layers)}
-        self._cpu = CpuExperts(layout, device, top_k=top_k, max_tokens=MAX_TOKENS)
+        self._cpu = CpuExperts(layout, device, top_k=top_k, max_tokens=MAX_TOKENS, hugepages=hugepages)
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         num_slots = placement.num_resident // len(layout.layers)
         size = layout.blob_bytes

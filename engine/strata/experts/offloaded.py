@@ -46,7 +46,12 @@ class Offloaded(SelfContained):
     max_captured = STREAMED_TOKENS - 1  # what is streamed ahead is decided on the host
 
     def __init__(
-        self, layout: ExpertLayout, placement: ExpertPlacement, kernels: Kernels, device: torch.device
+        self,
+        layout: ExpertLayout,
+        placement: ExpertPlacement,
+        kernels: Kernels,
+        device: torch.device,
+        hugepages: str = "off",
     ) -> None:
         self._kernels = kernels
         self._layout = blob_layout(layout)
@@ -55,7 +60,7 @@ class Offloaded(SelfContained):
         self._resident = [placement.resident_of(row) for row in range(len(layout.layers))]
         size, num_resident = layout.blob_bytes, placement.num_resident
         self._vram = aligned(num_resident * size, BLOB_ALIGNMENT, device).view(num_resident, size)
-        self._pinned = PinnedMemory(placement.host_bytes, device)
+        self._pinned = PinnedMemory(placement.host_bytes, device, hugepages)
         self._host = self._pinned.tensor.view(layout.num_blobs - num_resident, size)
         staging = aligned(placement.staging_bytes, BLOB_ALIGNMENT, device)
         self._buffers = staging.view(2, placement.staging_bytes // (2 * size), size)

@@ -90,11 +90,13 @@ def blob_tier(
     device: torch.device,
     top_k: int,
     way: str = "auto",
+    hugepages: str = "off",
 ) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``: see
-    ``Hybrid``. Raises HardwareError when host memory is too small, or the native library is not there."""
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``: see ``Hybrid``.
+    ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small, or the native library is
+    not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
     if caches_experts(layout, kernels):
-        return Hybrid(layout, placement, kernels, device, top_k, way)
-    return Offloaded(layout, placement, kernels, device)
+        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages)
+    return Offloaded(layout, placement, kernels, device, hugepages)

@@ -36,6 +36,18 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
+def huge_page_limit(page_bytes: int, root: Path = Path("/")) -> int | None:
+    """Bytes in huge pages of that size that the tightest control group allows; None where none limits it."""
+    name = f"hugetlb.{page_bytes >> 20}MB" if page_bytes < 1 << 30 else f"hugetlb.{page_bytes >> 30}GB"
+    limits = [
+        limit
+        for directory in _cgroup_directories(root, "hugetlb")
+        for file in (f"{name}.max", f"{name}.limit_in_bytes")
+        if (limit := _number(directory / file)) is not None and limit < _UNLIMITED
+    ]
+    return min(limits, default=None)
+
+
 def total_memory(root: Path = Path("/")) -> int:
     """Bytes of the host's memory."""
     return _meminfo(root, "MemTotal")

@@ -20,7 +20,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class HugePages:
-    """Reserved pages of one size."""
+    """Reserved pages of one size; ``free``: neither used nor promised to a process."""
 
     page_bytes: int
     total: int
@@ -65,8 +65,9 @@ def huge_pages(root: Path = ROOT) -> tuple[HugePages, ...]:
     found = []
     for directory in (root / "sys/kernel/mm/hugepages").glob("hugepages-*kB"):
         size = int(directory.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
-        total, free = _text(directory / "nr_hugepages").strip(), _text(directory / "free_hugepages").strip()
-        found.append(HugePages(size, int(total or 0), int(free or 0)))
+        names = ("nr_hugepages", "free_hugepages", "resv_hugepages")
+        total, free, promised = (int(_text(directory / name).strip() or 0) for name in names)
+        found.append(HugePages(size, total, free - promised))
     return tuple(sorted(found, key=lambda pages: pages.page_bytes))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from strata.config import DeviceConfig
-from strata.config.engine import DEVICES, EXPERT_PLACEMENTS
+from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
@@ -39,6 +39,7 @@ def open_device(config: DeviceConfig) -> Device:
     for name, value, allowed in (
         ("device", config.device, DEVICES),
         ("expert_placement", config.expert_placement, EXPERT_PLACEMENTS),
+        ("hugepages", config.hugepages, HUGEPAGES),
     ):
         if value not in allowed:
             raise OptionError(f"{name} is {value!r}; one of {', '.join(allowed)} is needed")
@@ -48,6 +49,11 @@ def open_device(config: DeviceConfig) -> Device:
         raise OptionError(f"num_threads is {config.num_threads}; 1 or more is needed")
     torch.set_num_threads(config.num_threads or num_cpus())
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        if config.hugepages != "off":
+            raise OptionError(
+                f"hugepages is {config.hugepages!r}: that is for experts beside a GPU, and the model runs on the CPU, "
+                "whose weights lie in ordinary memory; leave it off"
+            )
         return Device(torch.device("cpu"), "cpu")
     if not torch.cuda.is_available():
         built = f"torch {torch.__version__} sees none"

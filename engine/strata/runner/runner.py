@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from strata.config import EngineConfig
+from strata.config import DeviceConfig, EngineConfig
 from strata.errors import HardwareError
 from strata.experts.counts import ExpertStats
 from strata.experts.tier import Tier, blob_tier, caches_experts, reads_blobs
@@ -99,9 +99,7 @@ class Runner:
         if placement is not None:
             weight_bytes += placement.vram_bytes - placement.experts.num_bytes
         max_model_len = plan(weight_bytes, 0).max_model_len
-        model, taken = _load_model(
-            store, device, kernels, placement, config.device.expert_placement, max_model_len, progress
-        )
+        model, taken = _load_model(store, device, kernels, placement, config.device, max_model_len, progress)
         # A CPU's process grows by more than its weights: code that is run first, what the allocator keeps. That counts
         # as used by others, so that what is logged is what was planned.
         taken = max(taken, weight_bytes) if device.type == "cuda" else weight_bytes
@@ -242,6 +240,8 @@ def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: 
         element_bytes=kernels.dtype.itemsize,
         cached=caches_experts(layout, kernels),
     )
+    if placement.is_resident and config.device.hugepages != "off":
+        logger.info("all experts are in VRAM: the huge pages are left alone")
     if config.device.expert_placement == "vram" and not placement.is_resident:
         raise HardwareError(
             f"expert_placement is 'vram', but only {placement.num_resident} of {experts.num_blobs} experts fit beside "
@@ -255,7 +255,7 @@ def _load_model(
     device: Device,
     kernels: Kernels,
     placement: ExpertPlacement | None,
-    expert_placement: str,
+    config: DeviceConfig,
     max_model_len: int,
     progress: Phases,
 ) -> tuple[Decoder, int]:
@@ -266,7 +266,8 @@ def _load_model(
         tier = None
         if layout is not None and placement is not None:
             top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
-            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, expert_placement)
+            way, pages = config.expert_placement, config.hugepages
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)

@@ -64,9 +64,9 @@ class StrataModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is accepted, and acts in part only."""
-        if self.hardware.hugepages is None:
+        if self.hardware.hugepages is None or self.hardware.accelerator == "nvidia":
             return ()
-        return ("huge pages are reserved for the pods, and this version's engine does not use them",)
+        return ("huge pages are reserved for the pods, and a model on a CPU does not use them",)
 
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> StrataModel:

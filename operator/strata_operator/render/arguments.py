@@ -59,6 +59,7 @@ def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object
     yield "--gpu-memory-utilization", engine.gpu_memory_utilization
     yield "--expert-placement", engine.expert_placement
     yield "--expert-vram-gib", engine.expert_vram_gib
+    yield "--hugepages", model.hardware.hugepages if model.hardware.accelerator == "nvidia" else None
     yield "--max-waiting", engine.max_waiting
     yield "--load-stall-seconds", engine.load_stall_seconds
     yield "--tool-call-parser", engine.tool_call_parser

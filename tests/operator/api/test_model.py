@@ -103,10 +103,10 @@ def test_one_budget_of_memory(hardware: dict[str, Any], memory: str, hugepages: 
 
 def test_what_acts_in_part_only_is_told() -> None:
     assert model().notes == ()
-    pinned = {"accelerator": "nvidia", "cpu": 4, "hostMemory": {"pinned": "48Gi"}}
+    pinned = {"accelerator": "nvidia", "cpu": 4, "hostMemory": {"pinned": "48Gi", "hugepages": "2Mi"}}
     assert model(hardware=pinned).notes == ()
-    (note,) = model(hardware={**pinned, "hostMemory": {"pinned": "48Gi", "hugepages": "2Mi"}}).notes
-    assert "engine does not use them" in note
+    (note,) = model(hardware={**pinned, "accelerator": "cpu"}).notes
+    assert "a model on a CPU does not use them" in note
 
 
 @pytest.mark.parametrize(

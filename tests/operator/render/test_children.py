@@ -175,6 +175,9 @@ def test_huge_pages_are_requested_beside_the_memory_and_mounted() -> None:
         "hugepages-1Gi": "48Gi",
     }
     assert {"name": "hugepages", "emptyDir": {"medium": "HugePages-1Gi"}} in made["volumes"]
+    assert "--hugepages=1Gi" in made["containers"][0]["args"]
+    made = pod(hardware={**hardware, "accelerator": "cpu"})
+    assert not any(argument.startswith("--hugepages") for argument in made["containers"][0]["args"])
 
 
 def test_a_suspended_model_keeps_its_children_and_has_no_pod() -> None:

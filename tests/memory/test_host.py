@@ -1,0 +1,163 @@
+"""Memory for experts beside a GPU: what it lies in, and what is said where there is not enough."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from strata.config.engine import PAGE_BYTES
+from strata.errors import HardwareError
+from strata.memory import host
+from strata.memory.host import PinnedMemory
+from strata.plan.host import huge_pages
+
+CPU = torch.device("cpu")
+GIB = 1 << 30
+RESERVED = Path("/proc/sys/vm/nr_hugepages")
+
+
+@pytest.fixture
+def pages() -> Iterator[int]:
+    """Some pages of 2 MiB more than there were; the test may count on so many."""
+    with ExitStack() as stack:
+        try:
+            before = int(RESERVED.read_text())
+            RESERVED.write_text(f"{before + 4}")
+        except OSError:
+            pytest.skip("this process may not reserve huge pages")
+        stack.callback(RESERVED.write_text, f"{before}")
+        if free_pages() < 4:
+            pytest.skip("the kernel finds no memory for huge pages")
+        yield 4
+
+
+def free_pages() -> int:
+    return next((each.free for each in huge_pages() if each.page_bytes == PAGE_BYTES["2Mi"]), 0)
+
+
+def smaps(address: int) -> str:
+    """What the kernel says of the mapping that begins there."""
+    text = Path("/proc/self/smaps").read_text()
+    return text[text.index(f"\n{address:x}-") + 1 :].split("VmFlags")[0]
+
+
+def test_every_byte_can_be_written() -> None:
+    memory = PinnedMemory(3 << 20, CPU)
+    assert memory.tensor.shape == (3 << 20,)
+    assert memory.tensor.data_ptr() % 4096 == 0
+    memory.tensor.fill_(7)
+    assert int(memory.tensor.sum(dtype=torch.int64)) == 7 * (3 << 20)
+
+
+def test_all_pages_are_there_before_they_are_touched() -> None:
+    memory = PinnedMemory(5 << 20, CPU)
+    assert re.search(r"^Rss: +5120 kB", smaps(memory.tensor.data_ptr()), re.MULTILINE)
+
+
+def test_it_lies_in_reserved_pages(pages: int) -> None:
+    free = free_pages()
+    memory = PinnedMemory((pages - 1) * PAGE_BYTES["2Mi"] + 1, CPU, "2Mi")
+    assert "KernelPageSize:     2048 kB" in smaps(memory.tensor.data_ptr())
+    assert free_pages() == free - pages
+    memory.tensor.fill_(7)
+    del memory
+    assert free_pages() == free
+
+
+def test_more_than_the_reserved_pages(pages: int) -> None:
+    free = free_pages()
+    with pytest.raises(
+        HardwareError, match=rf"{free + 1} pages of 2Mi are needed; of \d+ that are reserved {free} are"
+    ):
+        PinnedMemory(free * PAGE_BYTES["2Mi"] + 1, CPU, "2Mi")
+    assert free_pages() == free
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_pages_that_no_machine_has(tmp_path: Path) -> None:
+    directory = "sys/kernel/mm/hugepages/hugepages-1048576kB"
+    files = {
+        f"{directory}/nr_hugepages": "48\n",
+        f"{directory}/free_hugepages": "40\n",
+        f"{directory}/resv_hugepages": "3\n",
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/hugetlb.1GB.max": f"{36 * GIB}\n",
+    }
+    expected = (
+        "the kernel does not give 2097152.0 GiB of host memory for experts in huge pages: 2097152 pages of 1Gi are "
+        "needed; of 48 that are reserved 37 are free, and the control group allows 36. Reserve more "
+        "(/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages, or hugepagesz=1048576K hugepages=N when the "
+        "machine starts), raise the container's limit of them, let more experts into VRAM, or set hugepages off"
+    )
+    with pytest.raises(HardwareError, match=rf"^{re.escape(expected)}$"):
+        PinnedMemory(1 << 51, CPU, "1Gi", root=machine(tmp_path, files))
+
+
+def test_a_control_group_that_leaves_too_little(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": f"MemAvailable: {64 << 20} kB\n",
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/memory.max": f"{9 * GIB}\n",
+        "sys/fs/cgroup/memory.current": f"{6 * GIB}\n",
+    }
+    with pytest.raises(
+        HardwareError, match=r"2\.1 GiB of host memory are needed for experts; .* leave 2\.0 GiB\. Raise"
+    ):
+        PinnedMemory(2 * GIB + 1, CPU, root=machine(tmp_path, files))
+
+
+class Libc:
+    """Refuses the second part; ``code``: with which error."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.parts: list[tuple[int, int]] = []
+
+    def madvise(self, address: ctypes.c_void_p, size: ctypes.c_size_t, advice: int) -> int:
+        assert advice == 23
+        self.parts.append((int(address.value or 0), int(size.value)))
+        if len(self.parts) != 2:
+            return 0
+        ctypes.set_errno(self.code)
+        return -1
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A kernel that refuses with a certain error; parts are asked for one after another."""
+
+    def make(code: int) -> Libc:
+        libc = Libc(code)
+        monkeypatch.setattr(host, "_PART_BYTES", 1 << 20)
+        monkeypatch.setattr(host, "num_cpus", lambda: 1)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: libc)
+        return libc
+
+    return make
+
+
+def test_pages_that_are_promised_and_not_given(kernel: Any) -> None:
+    kernel(errno.EFAULT)
+    with pytest.raises(HardwareError, match=r"the kernel does not give 2\.5 MiB of .* \(Bad address\); .* are left"):
+        PinnedMemory(5 << 19, CPU)
+
+
+def test_a_kernel_that_cannot_be_asked_gives_pages_as_they_are_touched(kernel: Any) -> None:
+    libc = kernel(errno.EINVAL)
+    memory = PinnedMemory(5 << 19, CPU)
+    begin = memory.tensor.data_ptr()
+    assert libc.parts == [(begin, 1 << 20), (begin + (1 << 20), 1 << 20), (begin + (2 << 20), 1 << 19)]
