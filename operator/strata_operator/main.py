@@ -54,9 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from strata_operator.process import Settings, run
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("strata_operator"):
+        package = (error.name or "").partition(".")[0]
+        if package == "strata_operator":
             raise
-        parser().error(f"{error.name} is not installed; the operator needs: {INSTALL_HINT}")
+        parser().error(f"{package} is not installed; the operator needs: {INSTALL_HINT}")
     line = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level=options.log_level, format=line, stream=sys.stdout)
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))

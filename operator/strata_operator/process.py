@@ -22,9 +22,11 @@ from strata_operator.cluster.loop import Loop
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.cluster.resync import Resync
 from strata_operator.cluster.scope import Scope
+from strata_operator.cluster.survey import Survey
 from strata_operator.cluster.watch import OptionalWatch, Watch
 from strata_operator.leader import Leader
 from strata_operator.reconcile import Reconciler
+from strata_operator.render import PORT
 from strata_operator.telemetry import Telemetry
 from strata_operator.workers import Workers
 from strata_operator.workqueue import WorkQueue
@@ -76,12 +78,14 @@ async def run(settings: Settings) -> None:
         )
         loops += [Watch(client, kind, scope, namespace=namespace) for kind in WATCHED]
     loops += [*resyncs, *monitors, Watch(client, NODE_KIND, nodes, select={})]
+    survey = Survey(cache.pods, cache.told_of, port=PORT)
     reconciler = Reconciler(
         client,
         cache,
         nodes,
         engine_image=settings.engine_image,
         has_monitors=lambda: any(one.present for one in monitors),
+        look=survey.look,
     )
 
     def heard() -> None:
@@ -93,7 +97,7 @@ async def run(settings: Settings) -> None:
     for loop in loops:
         loop.start()
     elected = _leader(settings.lease, telemetry) if settings.lease is not None else None
-    starter = asyncio.create_task(_start_when_synced(loops, elected, crew))
+    starter = asyncio.create_task(_start_when_synced(loops, elected, crew, survey))
     try:
         # Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
         await kopf.operator(
@@ -144,10 +148,12 @@ def check_crd(client: Client, namespaces: Sequence[str] = ()) -> None:
             ) from error
 
 
-async def _start_when_synced(loops: Sequence[Loop], elected: Leader | None, crew: Workers[Key]) -> None:
-    """Before every cache is full, a child that is there would look absent. Until then changes wait in the queue."""
+async def _start_when_synced(loops: Sequence[Loop], elected: Leader | None, crew: Workers[Key], survey: Survey) -> None:
+    """Before every cache is full, a child that is there would look absent. Until then changes wait in the queue, and no
+    engine is asked."""
     for event in [*(loop.synced for loop in loops), *([elected.leading] if elected is not None else [])]:
         while not await asyncio.to_thread(event.wait, 1.0):
             pass
     log.info("caches are in step with the cluster; reconciling")
     crew.start()
+    await survey.run()

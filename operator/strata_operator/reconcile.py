@@ -56,7 +56,10 @@ RESTORE_LOOK_SECONDS = 5.0
 
 
 class Reconciler:
-    """Brings the cluster to what one model's spec says; called with its key as often as anything of it changes."""
+    """Brings the cluster to what one model's spec says; called with its key as often as anything of it changes.
+
+    ``look(pod)`` is the pod with what its engine told lately.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Reconciler:
         *,
         engine_image: str,
         has_monitors: Callable[[], bool],
+        look: Callable[[Pod], Pod],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
@@ -73,6 +77,7 @@ class Reconciler:
         self._nodes = nodes
         self._engine_image = engine_image
         self._has_monitors = has_monitors
+        self._look = look
         self._clock = clock
         self._outbox = events.Outbox(client, clock)
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what they were asked of
@@ -169,7 +174,9 @@ class Reconciler:
         return known[1]
 
     def _observe(self, key: Key) -> Observed:
-        return replace(self._cache.observe(key), nodes=self._nodes.all(), used_gpus=self._cache.used_gpus())
+        observed = self._cache.observe(key)
+        pods = tuple(self._look(pod) for pod in observed.pods)
+        return replace(observed, pods=pods, nodes=self._nodes.all(), used_gpus=self._cache.used_gpus())
 
     def _render(self, model: StrataModel, starts_first: bool) -> Children:
         monitors = self._has_monitors()

@@ -23,15 +23,18 @@ from strata_operator.api.conditions import (
 )
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
+from strata_operator.api.figures import FETCHING
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
+from strata_operator.measured import Measured
 from strata_operator.plan import HELD_KINDS, Action, Manifest, Plan
-from strata_operator.render import JOB, url
+from strata_operator.render import JOB, revision_of, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
 from strata_operator.trouble import current_pods, is_complete, own_deployment
+from strata_operator.wording import progress
 
 Status = Mapping[str, Any]
 # Reasons for which a child may not have been made yet.
@@ -96,18 +99,33 @@ def status(
         "url": url(model),
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
+        **({"measured": told} if (told := _measured(desired["Deployment"], observed, previous)) else {}),
         **({"rollout": kept} if (kept := memory.dump()) else {}),
     }
 
 
 def _cached(wanted: Manifest, observed: Observed) -> Condition:
-    """Where the weights are, as far as pods have shown."""
-    loaded = sorted({pod.node for pod in current_pods(wanted, observed.pods) if pod.ready and pod.node is not None})
+    """Where the weights are, as far as pods have shown; of a start, how far it is."""
+    pods = current_pods(wanted, observed.pods)
+    loaded = sorted({pod.node for pod in pods if pod.ready and pod.node is not None})
+    starting = [pod for pod in pods if pod.loading is not None and pod.running and not pod.ready]
+    told = [f"{pod.node}: {progress(pod.loading)}" for pod in starting if pod.loading is not None]
     if loaded:
-        return Condition(CACHED, True, "Loaded", f"the converted weights are on {', '.join(loaded)}")
+        words = f"the converted weights are on {', '.join(loaded)}"
+        return Condition(CACHED, True, "Loaded", "; ".join((words, *told)))
+    if any(pod.loading is not None and pod.loading.phase in FETCHING for pod in starting):
+        return Condition(CACHED, False, "Fetching", "; ".join(told))
+    if starting:
+        return Condition(CACHED, True, "Converted", "; ".join(("the converted weights are there", *told)))
     if any(not pod.failed and not pod.succeeded for pod in observed.preflight):
         return Condition(CACHED, False, "Fetching", "a preflight fetches and converts the weights")
     return Condition(CACHED, None, "NotLoaded", "weights are fetched and converted on a node when a pod starts there")
+
+
+def _measured(wanted: Manifest, observed: Observed, previous: Status) -> dict[str, Any]:
+    """What the ready pods' engines did, or what was told before of pods of the same revision."""
+    traffic = [pod.traffic for pod in current_pods(wanted, observed.pods) if pod.traffic is not None]
+    return Measured.of(previous, revision_of(wanted)).after(traffic).dump()
 
 
 def _rolled_back(failure: Failure, trouble: Trouble | None) -> Trouble:

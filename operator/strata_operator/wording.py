@@ -1,10 +1,13 @@
-"""The engine's planner in the words of the spec: what it calls a setting is a field there; pure."""
+"""The engine's planner in the words of the spec: what it calls a setting is a field there; and its start in words;
+pure."""
 
 from __future__ import annotations
 
 import re
 
 from strata.plan.memory import MORE_MEMORY
+from strata.plan.units import format_bytes
+from strata_operator.api.figures import IN_BYTES, Loading
 
 _FIELDS = {
     "max_model_len": "engine.maxModelLen",
@@ -15,6 +18,22 @@ _FIELDS = {
     "dtype": "quantization.format",
 }
 _SETTING = re.compile(rf"\b({'|'.join(_FIELDS)})\b")
+
+
+_SECONDS = ((3600, "h"), (60, "min"), (1, "s"))
+
+
+def progress(loading: Loading) -> str:
+    """How far a start is: the phase, what there is of it, the rate, and the time that is left at that rate."""
+    if not loading.total:
+        return loading.phase
+    size = format_bytes if loading.phase in IN_BYTES else "{} tokens".format
+    words = f"{loading.phase}, {10 * loading.tenths} % of {size(loading.total)}"
+    if loading.per_second is None or loading.tenths == 10:
+        return words
+    seconds = loading.total * (10 - loading.tenths) / 10 / loading.per_second
+    step, unit = next((one for one in _SECONDS if seconds >= 2 * one[0]), _SECONDS[-1])
+    return f"{words} at {size(loading.per_second)}/s, about {max(1, round(seconds / step))} {unit} left"
 
 
 def in_words_of_the_spec(message: str) -> str:

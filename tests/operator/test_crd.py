@@ -242,11 +242,12 @@ def test_the_status_written_is_in_the_schema() -> None:
     """What the schema does not know would be pruned, and then written again for ever."""
     from datetime import UTC, datetime
 
+    from strata_operator.api.figures import Traffic
     from strata_operator.api.node import StrataNode
     from strata_operator.api.observed import Observed
     from strata_operator.fit import judge, shape_of
     from strata_operator.plan import Plan
-    from strata_operator.render import children
+    from strata_operator.render import children, revision_of
     from strata_operator.rollout import Failure, Memory, Served
     from strata_operator.status import status
     from strata_operator.tuning import verdict
@@ -254,7 +255,8 @@ def test_the_status_written_is_in_the_schema() -> None:
     made, desired = model(), children(model(), engine_image="e")
     qwen = model(model={"source": "hf://Qwen/Qwen3-30B-A3B"}, engine={"maxModelLen": 4096}, hardware=NVIDIA)
     there = {kind: child(manifest) for kind, manifest in desired.items()}
-    seen = Observed(there, (pod(),))
+    traffic = Traffic(100, 1, ((0.1, 1),), experts=2, hits=1)
+    seen = Observed(there, (pod(ready=True, revision=revision_of(desired["Deployment"]), traffic=traffic),))
     fit = judge(qwen, shape_of(qwen), [StrataNode.parse(node_object())])
     tuned = verdict(made, {}, ())
     memory = Memory(Served("a", 1, {}), Failure("b", 2, "EngineFailed", "why"))
@@ -275,6 +277,7 @@ def test_the_status_written_is_in_the_schema() -> None:
     known = SCHEMA["status"]["properties"]
     assert fit.plan is not None
     assert sorted(fit.plan) == sorted(known["plan"]["properties"])
+    assert sorted(written["measured"]) == sorted(known["measured"]["properties"])
     assert sorted(written) == sorted(known)
     for condition in written["conditions"]:
         assert sorted(condition) == sorted(known["conditions"]["items"]["properties"])

@@ -38,7 +38,7 @@ def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("absent", ["kopf", "kubernetes", "prometheus_client"])
+@pytest.mark.parametrize("absent", ["aiohttp", "kopf", "kubernetes", "prometheus_client"])
 def test_without_its_extra_it_says_what_to_install(absent: str) -> None:
     done = run_without(absent, "--engine-image=e")
     assert done.returncode == 2

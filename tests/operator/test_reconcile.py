@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 from strata_operator import reconcile
 from strata_operator.api.conditions import find
 from strata_operator.api.errors import LeavingError, RefusedError, UnavailableError
+from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
@@ -39,6 +41,7 @@ class World:
         self.cache = Cache(lambda key: None)
         self.now = CREATED
         self.monitors = False
+        self.told: dict[str, Any] = {}  # by the engines, into fields of their pods
         self.cache.put_model(self.model)
         client = cast("Client", self.client)
         self.nodes = Nodes(lambda: None, lambda key: None)
@@ -48,6 +51,7 @@ class World:
             self.nodes,
             engine_image="engine:1",
             has_monitors=lambda: self.monitors,
+            look=lambda pod: replace(pod, **self.told),
             clock=lambda: self.now,
         )
 
@@ -102,6 +106,47 @@ def test_from_nothing_to_ready_and_then_quiet() -> None:
     assert world.run() == Result("unchanged")
     assert world.client.writes() == []
     assert world.client.events() == ["Created", "Ready"]
+
+
+def test_what_is_measured_is_told_once_and_outlives_the_operator() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    assert "measured" not in world.model["status"]
+    world.told = {"traffic": Traffic(620, 1.0, ((0.2, 10.0), (float("inf"), 10.0)))}
+    world.client.writes()
+    world.run()
+    measured = world.model["status"]["measured"]
+    assert (measured["tokensPerSecond"], measured["ttftP50Milliseconds"]) == (620, 100)
+    assert world.client.writes() == ["apply status by force StrataModel"]
+    world.told = {"traffic": Traffic(650, 1.0, ((0.2, 10.0), (float("inf"), 10.0)))}
+    assert world.run() == Result("unchanged")
+    world.told = {}  # as after a restart of the operator
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    world.model["spec"]["engine"] = {"maxModelLen": 1024}
+    world.change(generation=2)
+    world.run()
+    assert "measured" not in world.model["status"], "it was of other pods"
+
+
+def test_a_start_is_told_as_it_goes() -> None:
+    world = World()
+    world.run()
+    world.put_pod(containerStatuses=container(state={"running": {}}))
+    world.told = {"loading": Loading("download", 4, 20 << 30, 1 << 30)}
+    world.run()
+    assert (world.condition("Cached")["status"], world.condition("Cached")["reason"]) == ("False", "Fetching")
+    assert world.condition("Cached")["message"] == ("node-1: download, 40 % of 20.0 GiB at 1.0 GiB/s, about 12 s left")
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    world.told = {"loading": Loading("load", 0, 9 << 30)}
+    world.run()
+    assert (world.condition("Cached")["status"], world.condition("Cached")["reason"]) == ("True", "Converted")
+    assert world.condition("Cached")["message"] == "the converted weights are there; node-1: load, 0 % of 9.0 GiB"
 
 
 def test_idle_reads_nothing() -> None:

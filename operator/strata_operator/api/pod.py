@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_operator.api.conditions import Trouble, having, reason, shorten
+from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.names import ENGINE, GPU_RESOURCE, MODEL_LABEL, REVISION_ANNOTATION, ROLE_LABEL
 
 
@@ -32,6 +33,9 @@ class Pod:
     role: str = ""  # value of ROLE_LABEL; "" for one that serves
     succeeded: bool = False  # it ran to its end, and all went well
     ends_by: str = ""  # when its grace period ends, RFC 3339; "" for one that is not being deleted
+    address: str = ""  # its IP; "" before it has one
+    loading: Loading | None = None  # what its engine told last of its start
+    traffic: Traffic | None = None  # what its engine did lately
 
     @property
     def creating(self) -> bool:
@@ -66,6 +70,7 @@ class Pod:
             succeeded=status.get("phase") == "Succeeded",
             gpus=_gpus(obj.get("spec") or {}),
             ends_by=metadata.get("deletionTimestamp", ""),
+            address=status.get("podIP") or "",
         )
 
 

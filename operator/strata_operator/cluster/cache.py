@@ -176,6 +176,15 @@ class Cache:
                 },
             )
 
+    def pods(self) -> list[Pod]:
+        """Of all models."""
+        with self._lock:
+            return [pod for pods in self._pods.values() for pod in pods.values()]
+
+    def told_of(self, pod: Pod) -> None:
+        """Its engine told something that a reconcile would look at."""
+        self._changed((pod.namespace, pod.model))
+
     def used_gpus(self) -> dict[str, int]:
         """Cards that pods of all models hold, by node; those on their way out, too."""
         used: dict[str, int] = defaultdict(int)

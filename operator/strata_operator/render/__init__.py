@@ -8,6 +8,7 @@ from typing import Any
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.render.account import account
+from strata_operator.render.arguments import PORT
 from strata_operator.render.config import config
 from strata_operator.render.deployment import deployment
 from strata_operator.render.disruption import disruption
@@ -16,7 +17,7 @@ from strata_operator.render.network import network
 from strata_operator.render.preflight import JOB, expiry, preflight, preflight_name
 from strata_operator.render.service import service, url
 
-__all__ = ["JOB", "children", "expiry", "preflight", "preflight_name", "revision_of", "url"]
+__all__ = ["JOB", "PORT", "children", "expiry", "preflight", "preflight_name", "revision_of", "url"]
 
 
 def revision_of(deployment: Mapping[str, Any]) -> str:
