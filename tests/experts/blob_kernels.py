@@ -13,7 +13,7 @@ from strata.kernels.experts.blob import BlobLayout, MatrixPlace
 from strata.kernels.layer import Expert, ExpertsFn, Kernels, Routed
 from strata.kernels.matrix import Activation, Matrix
 from strata.kernels.misses import reference
-from strata.kernels.misses.table import Mailbox, MissSteps, MissTable
+from strata.kernels.misses.table import Counter, Mailbox, MissSteps, MissTable
 from strata.kernels.misses.untile import accepts
 from strata.kernels.operations import REFERENCE
 from strata.native.layout import TileLayout
@@ -88,11 +88,12 @@ def _share_out(ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mai
     head[0] = layer + 1
 
 
-def _add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int) -> Tensor:
+def _add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int, counters: Tensor) -> Tensor:
     done = numbers_at(mailbox.done, ctypes.c_int32, 1)
-    until = time.monotonic() + 30
+    began = time.monotonic()
     while int(done) != layer + 1:
-        assert time.monotonic() < until, "the CPU's threads do not answer"
+        assert time.monotonic() < began + 30, "the CPU's threads do not answer"
+    counters[Counter.WAITED_NS] += int(1e9 * (time.monotonic() - began))
     return x + numbers_at(mailbox.answer, ctypes.c_float, x.numel()).view(x.shape)
 
 

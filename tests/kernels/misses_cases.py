@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import fields, replace
 
 import torch
@@ -60,12 +62,23 @@ def call_share_out(
     return table, head, mail_ids, mail_shares, x
 
 
-def call_add_answer(x: Tensor, answer: Tensor, done: int, layer: int) -> tuple[Tensor, Tensor]:
-    """x afterwards, and whether the answer was late."""
-    flag = torch.tensor([done], dtype=torch.int32, device=x.device)
+def call_add_answer(
+    x: Tensor, answer: Tensor, done: int, layer: int, delay: float = 0.0
+) -> tuple[Tensor, Tensor, list[int], int]:
+    """x afterwards, whether the answer was late, the counters, and nanoseconds until all was done. ``delay``: seconds
+    that the answer takes."""
+    flag = torch.zeros(1, dtype=torch.int32, pin_memory=x.is_cuda)
     late = torch.zeros(1, dtype=torch.int32, device=x.device)
-    add_answer(x, Mailbox(0, flag.data_ptr(), 0, 0, 0, answer.data_ptr()), layer, late.data_ptr())
-    return x, late
+    counters = torch.zeros(len(Counter), dtype=torch.int64, device=x.device)
+    timer = threading.Timer(delay, flag.fill_, [done])
+    began = time.perf_counter_ns()
+    timer.start()
+    if delay == 0:
+        timer.join()
+    add_answer(x, Mailbox(0, flag.data_ptr(), 0, 0, 0, answer.data_ptr()), layer, late.data_ptr(), counters)
+    counted = counters.tolist()  # waits for the device
+    timer.join()
+    return x, late, counted, time.perf_counter_ns() - began
 
 
 def call_untile(tiles: list[Tensor], layout: BlobLayout, count: int) -> Tensor:

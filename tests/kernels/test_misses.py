@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.misses import reference
-from strata.kernels.misses.table import MissTable
+from strata.kernels.misses.table import Counter, MissTable
 from strata.kernels.rows import QuantizedRows, dequantize_rows, quantize_rows
 from tests.kernels.conftest import Machine
 from tests.kernels.misses_cases import call_add_answer, call_share_out, make_table, to
@@ -111,6 +111,21 @@ def test_adversarial_routing_never_breaks_the_table() -> None:
 def test_the_answer_is_added(machine: Machine) -> None:
     x, answer = torch.randn(3, 700), torch.randn(3, 700)
     arguments = (x.to(machine.device, copy=True), answer.to(machine.device))
-    found, late = machine.call(call_add_answer, *arguments, 5, 4)
+    found, late, counters, _ = machine.call(call_add_answer, *arguments, 5, 4)
     assert torch.equal(found.cpu(), x + answer)
     assert not late.any()
+    assert counters == [0] * len(Counter), "it was there"
+
+
+def test_the_wait_for_an_answer_is_counted(machine: Machine) -> None:
+    x, answer = torch.zeros(3, 700, device=machine.device), torch.ones(3, 700, device=machine.device)
+    for delay in (0.01, 0.1, 1.0):  # the launch itself may take as long
+        found, late, counters, took = machine.call(call_add_answer, x.clone(), answer, 5, 4, delay)
+        assert found.all()
+        assert not late.any()
+        waited = counters.pop(Counter.WAITED_NS)
+        assert counters == [0] * len(counters)
+        assert 0 <= waited <= took
+        if waited:
+            return
+    pytest.fail("the kernel was never there before the answer")

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -55,7 +56,9 @@ def test_a_prompt_and_its_answer_are_counted_to_the_byte(tmp_path: Path) -> None
         "cpu": 0,
     }
     assert experts["cpu"]["jobs"] == 5 * LAYERS
-    assert 0 < experts["cpu"]["busy_seconds"] < 60
+    assert experts["cpu"]["busy_seconds"] > 0
+    assert experts["wait_seconds"] == pytest.approx(sum(layer["wait_seconds"] for layer in experts["layers"]))
+    assert metrics["strata_expert_wait_seconds_total",] == experts["wait_seconds"] > 0
     for layer in experts["layers"]:
         for source, key in (("vram", "in_vram"), ("pcie", "fetched"), ("cpu", "on_cpu")):
             assert metrics["strata_expert_uses_total", str(layer["layer"]), source] == layer[key]

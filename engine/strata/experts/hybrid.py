@@ -184,7 +184,7 @@ class Hybrid:
         if not _is_captured(self._device):
             self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits for requests
         self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
-        return self._misses.add_answer(in_slots(routed, x), mailbox, mine.row, self._cpu.late)
+        return self._misses.add_answer(in_slots(routed, x), mailbox, mine.row, self._cpu.late, table.counters)
 
     @contextmanager
     def _trial(self) -> Iterator[Trial]:

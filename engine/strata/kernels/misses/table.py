@@ -33,7 +33,7 @@ class MissTable:
     each one's tiles in host memory. heat: float32 [experts], how often each was needed, the last steps counting most.
     slots: int64 [slots], addresses in VRAM. owners: int32 [slots], the expert in each, -1 in none. fetches: int32
     [experts + 1], how many of so many missing experts are fetched; the CPU computes the others. counters: int64
-    [len(Counter)]; ``share_out`` counts the first three.
+    [len(Counter)]; ``share_out`` counts the first three, ``add_answer`` the last.
 
     Of the step: copy_sources, copy_targets int64 [slots] and count int32 [1], what has to be fetched from where to
     where. scratch: int32 [3 * experts].
@@ -70,12 +70,12 @@ class MissSteps:
     """What a device does about misses. Each of it may be captured in a CUDA graph.
 
     inner(x [tokens, hidden]): x as ``Routed.inner`` has it. accepts(layout): whether experts like these may lie in host
-    memory as tiles. share_out(ids, shares, inner, table, mailbox, layer), add_answer(x, mailbox, layer, late): see
-    ``triton``. untile(sources, targets, count, layout): see ``untile``.
+    memory as tiles. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, layer, late,
+    counters): see ``triton``. untile(sources, targets, count, layout): see ``untile``.
     """
 
     inner: Callable[[Tensor], Any]
     accepts: Callable[[BlobLayout], bool]
     share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox, int], None]
-    add_answer: Callable[[Tensor, Mailbox, int, int], Tensor]
+    add_answer: Callable[[Tensor, Mailbox, int, int, Tensor], Tensor]
     untile: Callable[[Tensor, Tensor, Tensor, BlobLayout], None]

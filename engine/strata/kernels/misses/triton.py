@@ -16,9 +16,9 @@ from torch import Tensor
 
 from strata.kernels import launch
 from strata.kernels.misses.reference import DECAY
-from strata.kernels.misses.table import Mailbox, MissTable
+from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.rows import QuantizedRows
-from strata.kernels.triton_functions import INTERPRETED, overlap_launches
+from strata.kernels.triton_functions import INTERPRETED, nanoseconds, overlap_launches
 
 
 def share_out(
@@ -202,27 +202,53 @@ ANSWER_BLOCK = 1024  # numbers of the answer that a program adds
 MAX_LOOKS = tl.constexpr(20_000_000)  # for the answer; each reads host memory, which takes a microsecond and more
 
 
-def add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int) -> Tensor:
+def add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int, counters: Tensor) -> Tensor:
     """x float32 [tokens, hidden] with the CPU's answer to request ``layer`` + 1 added, in place.
 
-    late: address of an int32 that becomes 1 where no answer came in half a minute; then nothing is added.
+    late: address of an int32 that becomes 1 where no answer came in half a minute; then nothing is added. counters:
+    the layer's, see ``MissTable``; the time that this waits is added.
     """
     grid = (triton.cdiv(x.numel(), ANSWER_BLOCK),)
     add_answer_kernel[grid](
-        x, mailbox.done, mailbox.answer, late, layer, x.numel(), BLOCK=ANSWER_BLOCK, num_warps=4, **launch.early()
+        x,
+        mailbox.done,
+        mailbox.answer,
+        late,
+        counters,
+        layer,
+        x.numel(),
+        WAITED_NS=Counter.WAITED_NS.value,
+        BLOCK=ANSWER_BLOCK,
+        num_warps=4,
+        **launch.early(),
     )
     return x
 
 
 @triton.jit(do_not_specialize=["layer", "numbers"])
-def add_answer_kernel(x_ptr, done, answer, late, layer, numbers, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def add_answer_kernel(
+    x_ptr,
+    done,
+    answer,
+    late,
+    counters_ptr,
+    layer,
+    numbers,
+    WAITED_NS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
     overlap_launches(EARLY)
     flag = done.to(tl.pointer_type(tl.int32))
     looks = 0
+    waited = tl.full([], 0, tl.int64)
     seen = tl.load(flag, volatile=True)
-    while (seen != layer + 1) & (looks < MAX_LOOKS):
-        seen = tl.load(flag, volatile=True)
-        looks += 1
+    if seen != layer + 1:  # where the answer is there, no clock is read
+        waited -= nanoseconds()
+        while (seen != layer + 1) & (looks < MAX_LOOKS):
+            seen = tl.load(flag, volatile=True)
+            looks += 1
+        waited += nanoseconds()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     _make_visible_to_host(at)
     if seen == layer + 1:
@@ -231,3 +257,5 @@ def add_answer_kernel(x_ptr, done, answer, late, layer, numbers, BLOCK: tl.const
         tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
     else:
         tl.store(late.to(tl.pointer_type(tl.int32)), 1)
+    if (tl.program_id(0) == 0) & (looks > 0):
+        tl.atomic_add(counters_ptr + WAITED_NS, waited, sem="relaxed")
