@@ -34,13 +34,17 @@ def test_all_measurements_print_their_figures(
     tokenizer.save(f"{model}/tokenizer.json")
     options = [model, "--dtype", "bf16", "--device", "cpu", "--threads", "1"]
     monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
-    assert main(["bench", "decode", *options, "--prompt-tokens", "8", "--output-tokens", "4", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    short = ["--prompt-tokens", "8", "--output-tokens", "4"]
+    assert main(["bench", "decode", *options, *short, "--batch-size", "1,2", "--json"]) == 0
+    figures, two = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (figures["batch_size"], two["batch_size"]) == (1, 2)
     assert (figures["model"], figures["prompt_tokens"], figures["output_tokens"]) == (model, 8, 4)
     assert figures["tokens_per_second"] > 0
 
     assert main(["bench", "prefill", *options, "--prompt-tokens", "9", "--max-num-batched-tokens", "4"]) == 0
     assert "prompt           9 tokens in chunks of 4" in capsys.readouterr().out
+    assert main(["bench", "prefill", *options, "--vram-gib", "24"]) == 2
+    assert "the model runs on the CPU" in capsys.readouterr().err
 
     (tmp_path / "text").write_text("w5 " * 60)
     result = strata("bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16")

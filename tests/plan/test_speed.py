@@ -12,8 +12,11 @@ from strata.plan.speed import (
     Rates,
     Shares,
     StepBytes,
+    StepTime,
     distinct_experts,
     kv_read_bytes,
+    multiplications_per_token,
+    prefill_roofline,
     roofline,
     step_bytes,
 )
@@ -103,3 +106,27 @@ def test_a_window_bounds_what_its_layer_reads() -> None:
     per_position = 2 * 8 * 64 * 2
     assert kv_read_bytes(model, 100, 2) == 36 * 100 * per_position
     assert kv_read_bytes(model, 4096, 2) == 18 * (4096 + 128) * per_position
+
+
+def test_products_bound_a_long_prompt_memory_a_short_one_and_pcie_what_vram_has_not() -> None:
+    model = public("qwen3-30b-a3b")
+    parts = weight_parts(model, "int4")
+    rates = Rates(device=4e12, pcie=50e9, flops=600e12)
+
+    def bound(tokens: int, chunk: int, vram: float = 1.0) -> StepTime:
+        return prefill_roofline(model, parts, rates, tokens=tokens, chunk_tokens=chunk, vram=vram)
+
+    products = 600e12 / (2 * multiplications_per_token(model))
+    assert bound(100_000, 100_000).tokens_per_second == pytest.approx(products)
+    short = bound(20, 2048)
+    assert (short.limit, short.seconds["experts over PCIe"]) == ("device memory", 0.0)
+    assert bound(40, 20).tokens_per_second == pytest.approx(short.tokens_per_second), "every chunk reads the weights"
+    offloaded = bound(8192, 8192, 0.25)
+    assert offloaded.limit == "experts over PCIe"
+    assert offloaded.tokens_per_second == pytest.approx(8192 / (0.75 * parts.experts / 50e9))
+
+
+def test_a_token_is_multiplied_with_the_experts_that_it_takes() -> None:
+    attention = 2048 * 128 * (32 + 4 + 4) + 2048 * 128 * 32
+    experts = 8 * 3 * 2048 * 768 + 128 * 2048
+    assert multiplications_per_token(public("qwen3-30b-a3b")) == 48 * (attention + experts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,6 +41,26 @@ def test_capacity_of_a_card(monkeypatch: pytest.MonkeyPatch, free: int, expected
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
     config = DeviceConfig(device="cuda")
     assert device_memory(open_device(config), loaded_bytes=10).capacity_bytes(0.9) == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"), [(95, (40, 35)), (50, (40, 0))], ids=["a smaller card", "which others fill"]
+)
+def test_a_card_that_is_taken_for_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch, free: int, expected: tuple[int, int]
+) -> None:
+    allowed: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "card")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=100))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: allowed.append(share))
+    device = open_device(DeviceConfig(device="cuda", vram_bytes=40))
+    memory = device_memory(device)
+    assert (memory.total_bytes, memory.available_bytes) == expected
+    assert (device.name, allowed) == ("cuda (card) with 40 B", [0.4])
+    with pytest.raises(OptionError, match="vram_bytes is 101; the card has 100"):
+        open_device(DeviceConfig(device="cuda", vram_bytes=101))
 
 
 def test_a_card_that_fills_up_meanwhile() -> None:

@@ -1,5 +1,5 @@
-"""What a device can do at most: how fast it reads its memory, the bound of decoding; how fast it multiplies, that of
-prefill."""
+"""What a device and its host can do at most: how fast memory is read and experts come over PCIe, the bounds of
+decoding; how fast it multiplies, that of prefill."""
 
 from __future__ import annotations
 
@@ -7,11 +7,53 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from strata.errors import OptionError
+from strata.plan.cards import find_card
+from strata.plan.speed import Rates
+
 BUFFER_BYTES = 1 << 29  # far beyond any cache of a CPU
 CARD_BUFFER_BYTES = 1 << 31  # half a millisecond of an H200: what a launch takes is nothing beside it
 MATRIX = 8192  # rows and columns of the product, on a card
 CPU_MATRIX = 1024
+COPY_BYTES = 1 << 28  # over PCIe: from 64 MiB on the rate does not grow
+USUAL_HZ = 1.9e9  # of a card that is not in the list
+OVERLAPPING = (9, 0)  # compute capability from which on launches overlap
 PASSES = 8
+
+
+def measure_rates(device: Any) -> Rates:
+    """Of a torch.device, and of a card's host: with torch's current threads, nothing else running."""
+    import torch
+
+    if device.type == "cpu":
+        return Rates(read_bandwidth(device), flops=multiply_rate(device))
+    properties = torch.cuda.get_device_properties(device)
+    host, pcie = read_bandwidth(torch.device("cpu")), copy_bandwidth(device)
+    return Rates(
+        device=read_bandwidth(device),
+        pcie=pcie,
+        cpu=host,
+        dram=host + pcie,  # threads alone do not use all of it: an H200's host gave them 102 GB/s, with PCIe 129
+        flops=multiply_rate(device),
+        cycles=properties.multi_processor_count * _hertz(properties.name),
+        overlaps=torch.cuda.get_device_capability(device) >= OVERLAPPING,
+    )
+
+
+def copy_bandwidth(device: Any) -> float:
+    """Bytes a second of the fastest of several copies from pinned memory to a card."""
+    import torch
+
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    return COPY_BYTES / _fastest(lambda: target.copy_(source, non_blocking=True), device)
+
+
+def _hertz(name: str) -> float:
+    try:
+        return find_card(name.removeprefix("NVIDIA ")).boost_ghz * 1e9
+    except OptionError:
+        return USUAL_HZ
 
 
 def read_bandwidth(device: Any) -> float:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError
 from strata.plan.hardware import num_cpus
-from strata.plan.parts import sum_parts
-from strata.plan.speed import StepBytes, step_bytes
+from strata.plan.parts import WeightParts, sum_parts
 from strata.request import GenerationRequest, SamplingParams
 from strata.runner.threads import spin_briefly
 
@@ -94,11 +93,9 @@ def requests(
     return tuple(GenerationRequest(f"{seed}-{i}", tuple(prompt), sampling) for i, prompt in enumerate(prompts))
 
 
-def read_of_step(store: Store, *, context: int, num_seqs: int, element_bytes: int = 2) -> StepBytes:
-    """What a step reads, as it is stored: of an embedding that is not also the head one row, of the experts those that
-    the tokens take if they draw evenly, of the other weights all."""
-    parts = sum_parts(store.model_config, lambda spec: store.manifest.contents.weight(spec).num_bytes)
-    return step_bytes(store.model_config, parts, context=context, num_seqs=num_seqs, element_bytes=element_bytes)
+def parts_of(store: Store) -> WeightParts:
+    """Bytes of the model's parts, as they are stored."""
+    return sum_parts(store.model_config, lambda spec: store.manifest.contents.weight(spec).num_bytes)
 
 
 def together(runner: Runner, token_ids: Sequence[Sequence[int]], start: int, max_len: int) -> Batch:

@@ -1,27 +1,24 @@
-"""Prefill speed beside what the device allows.
+"""Prefill speed beside what the planner expects, and what the device allows.
 
-    bound = tokens / max(2 * weights that a token takes * tokens / multiply rate, bytes of all weights / bandwidth)
-
-Both rates are measured in the same run: a product of large bf16 matrices, a read of a large buffer. Attention comes on
-top, and grows with the prompt.
+Every chunk of a prompt reads all weights, brings the experts that VRAM has not over PCIe, and multiplies meanwhile: the
+longest of the three bounds it. Rates are measured in the same run. Attention comes on top, and grows with the prompt.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.bandwidth import multiply_rate, read_bandwidth
-from strata.bench.loaded import AUTO, Loaded, check_positive, open_model, read_of_step, requests, table
+from strata.bench.loaded import AUTO, Loaded, check_positive, open_model, parts_of, requests, table
+from strata.bench.report import Moved, Setting, Speed
 from strata.config import DeviceConfig
-from strata.plan.shape import Role, needed
-from strata.plan.units import format_bytes
+from strata.plan.expect import Place, expect_prefill
+from strata.plan.speed import multiplications_per_token, prefill_roofline, step_bytes
 
 if TYPE_CHECKING:
-    from strata.config import ModelConfig
     from strata.store.progress import Phases
 
 PROMPTS = 3  # that are measured, one after another
@@ -31,53 +28,38 @@ PROMPTS = 3  # that are measured, one after another
 class PrefillReport:
     """One measurement. Sizes in bytes, times in seconds, rates per second."""
 
-    model: str
-    dtype: str
-    device: str
-    num_threads: int
+    setting: Setting
     prompt_tokens: int
     chunk_tokens: int  # of one step, at most
-    weight_bytes: int  # read once a chunk
     multiplications_per_token: int  # of weights alone
-    bandwidth: float
-    multiply_rate: float
+    moved: Moved
+    speed: Speed
     seconds: float  # to the first token, median
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.prompt_tokens / self.seconds
-
-    @property
-    def bound_tokens_per_second(self) -> float:
-        """Every chunk reads the weights once, and multiplies meanwhile."""
-        num_chunks = -(-self.prompt_tokens // self.chunk_tokens)
-        computing = 2 * self.multiplications_per_token * self.prompt_tokens / self.multiply_rate
-        return self.prompt_tokens / max(computing, num_chunks * self.weight_bytes / self.bandwidth)
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         return {
-            **asdict(self),
-            "tokens_per_second": self.tokens_per_second,
-            "bound_tokens_per_second": self.bound_tokens_per_second,
-            "ratio": self.tokens_per_second / self.bound_tokens_per_second,
+            **self.setting.as_dict(),
+            "prompt_tokens": self.prompt_tokens,
+            "chunk_tokens": self.chunk_tokens,
+            "multiplications_per_token": self.multiplications_per_token,
+            **self.moved.as_dict(),
+            **self.speed.as_dict(),
+            "seconds": self.seconds,
         }
 
     def lines(self) -> tuple[str, ...]:
         """A table for people."""
-        rows = {
-            "model": f"{self.model} {self.dtype}",
-            "device": f"{self.device}, {self.num_threads} threads",
-            "prompt": f"{self.prompt_tokens} tokens in chunks of {self.chunk_tokens}",
-            "weights": f"{format_bytes(self.weight_bytes)} a chunk",
-            "computing": f"{2 * self.multiplications_per_token / 1e9:.2f} GFLOP a token",
-            "memory read": f"{self.bandwidth / 1e9:.1f} GB/s measured",
-            "products": f"{self.multiply_rate / 1e12:.1f} TFLOP/s measured",
-            "bound": f"{self.bound_tokens_per_second:.0f} tok/s",
-            "prefill": f"{self.tokens_per_second:.0f} tok/s, {self.seconds * 1e3:.1f} ms to the first token",
-            "prefill / bound": f"{self.tokens_per_second / self.bound_tokens_per_second:.2f}",
-        }
-        return table(rows)
+        return table(
+            self.setting.rows()
+            | {
+                "prompt": f"{self.prompt_tokens} tokens in chunks of {self.chunk_tokens}",
+                "computing": f"{2 * self.multiplications_per_token / 1e9:.2f} GFLOP a token",
+                "prefill": f"{self.speed.measured:.0f} tok/s, {self.seconds * 1e3:.1f} ms to the first token",
+            }
+            | self.moved.rows("prompt")
+            | self.speed.rows("prefill")
+        )
 
 
 def run(
@@ -85,51 +67,55 @@ def run(
     dtype: str = "int4",
     *,
     device: DeviceConfig = AUTO,
-    prompt_tokens: int = 2048,
+    prompt_tokens: Sequence[int] = (2048,),
     chunk_tokens: int | None = None,
     progress: Phases,
-) -> PrefillReport:
-    """Prefill random prompts, one after another, and measure the time to each one's first token.
+) -> Iterator[PrefillReport]:
+    """Prefill random prompts, one after another, and measure the time to each one's first token, for one length after
+    another.
 
     ``chunk_tokens``: of a step, at most; None: the whole prompt. The rest as ``bench.decode.run``.
     """
-    check_positive(prompt_tokens=prompt_tokens, chunk_tokens=1 if chunk_tokens is None else chunk_tokens)
-    chunk_tokens = prompt_tokens if chunk_tokens is None else min(chunk_tokens, prompt_tokens)
+    check_positive(prompt_tokens=min(prompt_tokens), chunk_tokens=1 if chunk_tokens is None else chunk_tokens)
+    longest = max(prompt_tokens)
+    chunk = longest if chunk_tokens is None else min(chunk_tokens, longest)
     loaded = open_model(
-        source,
-        dtype,
-        device=device,
-        max_model_len=prompt_tokens + 1,
-        max_num_batched_tokens=chunk_tokens,
-        progress=progress,
+        source, dtype, device=device, max_model_len=longest + 1, max_num_batched_tokens=chunk, progress=progress
     )
-    import torch
+    setting = Setting.of(loaded)
+    for tokens in prompt_tokens:
+        yield _measure(loaded, setting, tokens, min(chunk, tokens), progress)
 
-    store, runner = loaded.store, loaded.runner
-    seconds = _prefill(loaded, prompt_tokens, progress)
-    step = read_of_step(store, context=0, num_seqs=chunk_tokens)
+
+def _measure(loaded: Loaded, setting: Setting, tokens: int, chunk: int, progress: Phases) -> PrefillReport:
+    runner, model, parts = loaded.runner, loaded.store.model_config, parts_of(loaded.store)
+    before = runner.expert_stats(wait=True)
+    seconds = statistics.median(_prefill(loaded, tokens, progress))
+    after = runner.expert_stats(wait=True)
+    steps = [
+        step_bytes(model, parts, context=0, num_seqs=min(chunk, tokens - start)) for start in range(0, tokens, chunk)
+    ]
+    shared, experts = sum(step.weights for step in steps), sum(step.experts for step in steps)
+    moved = Moved.of(shared, experts, setting=setting)
+    if before is not None and after is not None:
+        moved = Moved.counted(shared, before, after, 1 + PROMPTS)
+    expected = None
+    if setting.is_card:
+        place = setting.place or Place()
+        expected = expect_prefill(model, parts, setting.rates, tokens=tokens, chunk_tokens=chunk, place=place)
     return PrefillReport(
-        model=source,
-        dtype=store.dtype,
-        device=runner.device_name,
-        num_threads=torch.get_num_threads(),
-        prompt_tokens=prompt_tokens,
-        chunk_tokens=chunk_tokens,
-        weight_bytes=round(step.weights + step.experts),
-        multiplications_per_token=multiplications_per_token(store.model_config),
-        bandwidth=read_bandwidth(runner.device),
-        multiply_rate=multiply_rate(runner.device),
-        seconds=statistics.median(seconds),
+        setting=setting,
+        prompt_tokens=tokens,
+        chunk_tokens=chunk,
+        multiplications_per_token=multiplications_per_token(model),
+        moved=moved,
+        speed=Speed(
+            tokens / seconds,
+            prefill_roofline(model, parts, setting.rates, tokens=tokens, chunk_tokens=chunk, vram=setting.vram),
+            expected,
+        ),
+        seconds=seconds,
     )
-
-
-def multiplications_per_token(model: ModelConfig) -> int:
-    """Weights that a token is multiplied with in all layers: of the experts those that it takes. Neither the embedding
-    nor the head is: a chunk needs the logits of its last token alone."""
-    taken = {Role.MATRIX: 1.0, Role.ROUTER: 1.0, Role.EXPERT: 0.0}
-    if model.experts is not None:
-        taken[Role.EXPERT] = model.experts.num_experts_per_tok / model.experts.num_experts
-    return round(sum(taken.get(spec.role, 0.0) * math.prod(spec.shape) for spec in needed(model)))
 
 
 def _prefill(loaded: Loaded, prompt_tokens: int, progress: Phases) -> list[float]:

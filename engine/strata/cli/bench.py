@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from strata.cli import bench_kernels, bench_serve, bench_shape
-from strata.cli.arguments import require, whole
+from strata.cli.arguments import gibibytes, listed, require, whole
 from strata.cli.options import add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.progress import ProgressBar
+from strata.config import DeviceConfig
 from strata.engine import logs
 
 if TYPE_CHECKING:
@@ -44,7 +46,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     decode = _add_kind(kinds, "decode", "tokens a second, beside what the memory's bandwidth allows")
     decode.set_defaults(measure=_measure_decode)
     decode.add_argument(
-        "--batch-size", type=whole(1), default=1, metavar="N", help="sequences decoded together (default: 1)"
+        "--batch-size",
+        type=listed(whole(1)),
+        default=(1,),
+        metavar="N,N,...",
+        help="sequences decoded together, one number after another (default: 1)",
     )
     decode.add_argument(
         "--prompt-tokens",
@@ -59,7 +65,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     prefill = _add_kind(kinds, "prefill", "prompt tokens a second, beside what products and memory allow")
     prefill.set_defaults(measure=_measure_prefill)
     prefill.add_argument(
-        "--prompt-tokens", type=whole(1), default=2048, metavar="N", help="tokens of the prompt (default: 2048)"
+        "--prompt-tokens",
+        type=listed(whole(1)),
+        default=(2048,),
+        metavar="N,N,...",
+        help="tokens of the prompt, one length after another (default: 2048)",
     )
     prefill.add_argument(
         "--max-num-batched-tokens",
@@ -91,7 +101,16 @@ def _add_kind(
     add_revision(parser)
     add_dtype(parser)
     add_device(parser)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
+    parser.add_argument(
+        "--vram-gib",
+        type=gibibytes,
+        dest="vram_bytes",
+        metavar="GIB",
+        help="play a card with so much memory: what a smaller one could not hold lies elsewhere (default: all of it)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as JSON, a line for each measurement (default: tables)"
+    )
     return parser
 
 
@@ -99,48 +118,56 @@ def _run(arguments: argparse.Namespace) -> int:
     model = source(arguments)
     require()
     logs.configure("INFO")
-    measure: Callable[[str, argparse.Namespace, ProgressBar], Report] = arguments.measure
+    measure: Callable[[str, argparse.Namespace, ProgressBar], Iterable[Report]] = arguments.measure
     with ProgressBar() as progress:
-        report = measure(model, arguments, progress)
-    print(json.dumps(report.as_dict(), indent=1) if arguments.json else "\n".join(report.lines()))
+        reports = list(measure(model, arguments, progress))
+    if arguments.json:
+        print("\n".join(json.dumps(report.as_dict()) for report in reports))
+    else:
+        print("\n\n".join("\n".join(report.lines()) for report in reports))
     return 0
 
 
-def _measure_decode(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Report:
+def _device(arguments: argparse.Namespace) -> DeviceConfig:
+    return replace(device_config(arguments), vram_bytes=arguments.vram_bytes)
+
+
+def _measure_decode(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Iterable[Report]:
     from strata.bench import decode
 
     return decode.run(
         model,
         arguments.dtype,
-        device=device_config(arguments),
-        batch_size=arguments.batch_size,
+        device=_device(arguments),
+        batch_sizes=arguments.batch_size,
         prompt_tokens=arguments.prompt_tokens,
         output_tokens=arguments.output_tokens,
         progress=progress,
     )
 
 
-def _measure_prefill(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Report:
+def _measure_prefill(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Iterable[Report]:
     from strata.bench import prefill
 
     return prefill.run(
         model,
         arguments.dtype,
-        device=device_config(arguments),
+        device=_device(arguments),
         prompt_tokens=arguments.prompt_tokens,
         chunk_tokens=arguments.max_num_batched_tokens,
         progress=progress,
     )
 
 
-def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Report:
+def _measure_perplexity(model: str, arguments: argparse.Namespace, progress: ProgressBar) -> Iterable[Report]:
     from strata.bench import perplexity
 
-    return perplexity.run(
+    report = perplexity.run(
         model,
         arguments.dtype,
         text=arguments.text,
         window=arguments.window,
-        device=device_config(arguments),
+        device=_device(arguments),
         progress=progress,
     )
+    return (report,)

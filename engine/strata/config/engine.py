@@ -24,6 +24,7 @@ class DeviceConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA where there is a card, else the CPU; says which
     num_threads: int | None = None  # CPU threads for tensors; None: up to the CPUs that the process may use, by trial
     gpu_memory_utilization: float = 0.90  # share of the card's memory that Strata may fill
+    vram_bytes: int | None = None  # of the card's memory that counts, as on a smaller card; None: all
     cuda_graphs: bool = True  # decode steps replay CUDA graphs where kernels allow it; off: to look for a fault
     expert_placement: Literal["auto", "vram", "fetch", "cpu", "hybrid"] = "auto"  # what becomes of experts beyond VRAM
     expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from strata.config import ModelConfig
-from strata.plan.parts import WeightParts, sum_parts
+from strata.plan.parts import WeightParts, weight_counts
+from strata.plan.placement import MIN_SLOTS
 from strata.plan.speed import SYNC_SECONDS, Rates, StepTime, distinct_experts, kv_read_bytes
 
 # --- what kernels reach; one H200, 2026-11-30, docs/kernels.md unless said otherwise
@@ -52,12 +52,12 @@ MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where routed experts are. ``vram``: the share of them there; a step finds as many of its experts there.
-    ``cached``: these change, and missing ones may be computed by the CPU; else they are read in place. ``fetched``:
-    share of the missing ones that comes over PCIe; None: the fastest."""
+    ``cached``: these change, and missing ones come over PCIe as far as there are slots ("fetch"), are computed by the
+    CPU ("cpu"), or are shared out as is fastest ("auto"); else they are read in place, whatever ``way`` says."""
 
     vram: float = 1.0
     cached: bool = True
-    fetched: float | None = None
+    way: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,6 @@ def expect_prefill(
 
 
 # --- inside
-
-
-@lru_cache(maxsize=64)
-def weight_counts(model: ModelConfig) -> WeightParts:
-    """The parts as numbers of weights."""
-    return sum_parts(model, lambda spec: math.prod(spec.shape))
 
 
 def _seconds(model: ModelConfig, parts: WeightParts, rates: Rates, step: _Step, place: Place) -> dict[str, float]:
@@ -180,18 +174,17 @@ def _missing(
     they there; ``layer``: for all else."""
     distinct = _distinct(model, tokens)
     if place.cached and tokens <= CACHED_TOKENS:
-        number = max(1, round(distinct))
-        fetched = place.fetched
-        if fetched is None:
-            fetched = min(
-                (count / number for count in range(number + 1)),
-                key=lambda share: _both_ways(number, share, parts.expert, rates, 0.0),
+        number, num_experts = max(1, round(distinct)), _num_experts(model)
+        slots = max(MIN_SLOTS, round(place.vram * num_experts))
+        expected = 0.0
+        for missed, probability in _binomial(number, 1 - slots / num_experts):
+            most = min(missed, max(0, slots - (number - missed)))  # slots whose experts are needed are not free
+            fetched = {"fetch": [most], "cpu": [0]}.get(place.way, range(most + 1))
+            in_vram = experts / number * (number - missed)
+            expected += probability * min(
+                _both_ways(count, missed - count, parts.expert, rates, in_vram) for count in fetched
             )
-        return sum(
-            probability
-            * (_both_ways(missed, fetched, parts.expert, rates, experts / number * (number - missed)) - experts)
-            for missed, probability in _binomial(number, 1 - place.vram)
-        )
+        return expected - experts
     if tokens <= PLACE_TOKENS and not place.cached:
         return _over((1 - place.vram) * distinct * parts.expert, FETCH_SHARE * rates.pcie)
     # All that a layer has not come while the one before computes.
@@ -200,11 +193,9 @@ def _missing(
     return max(0.0, arriving - experts - layer)
 
 
-def _both_ways(missed: int, share: float, expert_bytes: float, rates: Rates, in_vram: float) -> float:
-    """A layer's experts when ``share`` of the ``missed`` ones is fetched and the CPU computes the others. ``in_vram``:
-    what those in VRAM take; the card begins with them when the others have come."""
-    fetched = round(share * missed)
-    computed = missed - fetched
+def _both_ways(fetched: int, computed: int, expert_bytes: float, rates: Rates, in_vram: float) -> float:
+    """A layer's experts when so many are fetched and so many computed by the CPU. ``in_vram``: what those in VRAM take;
+    the card begins with them when the fetched ones have come."""
     cpu = card = 0.0
     if fetched:
         card = _over(fetched * expert_bytes, FETCH_SHARE * rates.pcie)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from strata import quant
@@ -128,6 +129,12 @@ def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> Weight
         experts_per_token=model.experts.num_experts_per_tok * num_expert_layers if model.experts else 0,
         vocab_size=model.vocab_size,
     )
+
+
+@lru_cache(maxsize=64)
+def weight_counts(model: ModelConfig) -> WeightParts:
+    """The parts as numbers of weights, those of matrices alone."""
+    return sum_parts(model, lambda spec: 0 if spec.role is Role.VECTOR else prod(spec.shape))
 
 
 def _part(spec: TensorSpec) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strata.config import ModelConfig
-from strata.plan.parts import WeightParts
+from strata.plan.parts import WeightParts, weight_counts
 
 # One round trip from a CUDA graph to a CPU thread and back by stream memory operations, once a layer that has a miss.
 # 3.3 us for a spinning kernel, 30 to 50 us for a host function.
@@ -114,6 +114,29 @@ def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> StepTi
     if shares.disk and step.experts:
         seconds["experts from disk"] = _over(shares.disk * step.experts, rates.disk)
     return StepTime(seconds, step.num_seqs / sum(seconds.values()))
+
+
+def prefill_roofline(
+    model: ModelConfig, parts: WeightParts, rates: Rates, *, tokens: int, chunk_tokens: int, vram: float = 1.0
+) -> StepTime:
+    """The bound for a prompt in chunks, to its first token. Each chunk reads the weights, brings the experts that it
+    takes of those that are not in VRAM, the share 1 - ``vram``, over PCIe, and multiplies: the longest of the three."""
+    chunks = [min(chunk_tokens, tokens - start) for start in range(0, tokens, chunk_tokens)]
+    steps = [step_bytes(model, parts, context=0, num_seqs=chunk) for chunk in chunks]
+    missing = (1 - vram) * sum(step.experts for step in steps)
+    seconds = {
+        "products": 2 * multiplications_per_token(model) * tokens / rates.flops if rates.flops else 0.0,
+        "device memory": _over(sum(step.weights + step.experts for step in steps), rates.device),
+        "experts over PCIe": _over(missing, rates.pcie) if missing else 0.0,
+    }
+    return StepTime(seconds, tokens / max(seconds.values()))
+
+
+def multiplications_per_token(model: ModelConfig) -> int:
+    """Weights that a token is multiplied with in all layers: of the experts those that it takes. Neither the embedding
+    nor the head is: a chunk needs the logits of its last token alone."""
+    counts = weight_counts(model)
+    return round(counts.attention + counts.dense + counts.router + counts.expert * counts.experts_per_token)
 
 
 def _over(num_bytes: float, rate: float) -> float:

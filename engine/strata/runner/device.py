@@ -15,15 +15,18 @@ from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
+from strata.plan.units import format_bytes
 from strata.store.directories import default_cache_dir
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that is there. ``name`` is for people: "cpu", or "cuda (NVIDIA GeForce RTX 3090)"."""
+    """A device that is there. ``name`` is for people: "cpu", or "cuda (NVIDIA GeForce RTX 3090)". ``vram_bytes``: that
+    a card is taken to have; None: all that it has."""
 
     torch_device: torch.device
     name: str
+    vram_bytes: int | None = None
 
     @property
     def type(self) -> str:
@@ -54,6 +57,8 @@ def open_device(config: DeviceConfig) -> Device:
                 f"hugepages is {config.hugepages!r}: that is for experts beside a GPU, and the model runs on the CPU, "
                 "whose weights lie in ordinary memory; leave it off"
             )
+        if config.vram_bytes is not None:
+            raise OptionError("vram_bytes is given, and the model runs on the CPU; leave it out, or choose a card")
         return Device(torch.device("cpu"), "cpu")
     if not torch.cuda.is_available():
         built = f"torch {torch.__version__} sees none"
@@ -64,7 +69,14 @@ def open_device(config: DeviceConfig) -> Device:
             "or choose device 'cpu'"
         )
     keep_kernels(default_cache_dir() / "triton")
-    return Device(torch.device("cuda", 0), f"cuda ({torch.cuda.get_device_name(0)})")
+    name, asked = f"cuda ({torch.cuda.get_device_name(0)})", config.vram_bytes
+    if asked is None:
+        return Device(torch.device("cuda", 0), name)
+    total = torch.cuda.get_device_properties(0).total_memory
+    if not 0 < asked <= total:
+        raise OptionError(f"vram_bytes is {asked}; the card has {total}: give as much or less, or leave it out")
+    torch.cuda.set_per_process_memory_fraction(asked / total, 0)  # what the plan got wrong shows, as it would there
+    return Device(torch.device("cuda", 0), f"{name} with {format_bytes(asked)}", asked)
 
 
 def keep_kernels(directory: Path) -> None:
@@ -80,12 +92,15 @@ def keep_kernels(directory: Path) -> None:
 
 def device_memory(device: Device, *, loaded_bytes: int = 0) -> DeviceMemory:
     """The memory of ``device``, ``loaded_bytes`` of which Strata has filled already. A CPU's is what host and control
-    group leave."""
+    group leave. A card that is taken to have less than it has is as full as it is."""
     if device.type == "cpu":
         available = available_memory() + loaded_bytes
         return DeviceMemory("cpu", available, available)
     free, total = torch.cuda.mem_get_info(device.torch_device)
-    return DeviceMemory("cuda", total, free + loaded_bytes)
+    available = free + loaded_bytes
+    if device.vram_bytes is not None:
+        total, available = device.vram_bytes, max(0, available - (total - device.vram_bytes))
+    return DeviceMemory("cuda", total, available)
 
 
 @contextmanager

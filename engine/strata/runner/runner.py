@@ -50,15 +50,18 @@ class Runner:
         pool: KVPool,
         tuners: ThreadTuners | None = None,
         graphs: StepGraphs | None = None,
+        placement: ExpertPlacement | None = None,
     ) -> None:
         """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the steps
-        that they are large enough for."""
+        that they are large enough for. ``placement``: where routed experts are; None: there are none, or all are in
+        the device's memory."""
         self.model = model
         self.vocab_size = vocab_size
         self.device = device.torch_device
         self.device_name = device.name
         self.plan = plan
         self.pool = pool
+        self.placement = placement
         self._tuners = tuners
         self._graphs = graphs
 
@@ -118,7 +121,7 @@ class Runner:
         graphs = None
         if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
             graphs = _capture(model, pool, final, device, config.scheduler.max_num_seqs, phase("capture", progress))
-        runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs)
+        runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs, placement)
         if device.type == "cuda":
             with out_of_memory(device):
                 runner.warm_up(runner.step_tokens, phase("warm up", progress))
