@@ -137,7 +137,6 @@ def test_the_revision_is_that_of_the_tree_which_holds_the_package(tmp_path: Path
         ("--pipeline-parallel-size", "1", "4"),
         ("--pipeline-depth", "1", "8"),
         ("--cpu-routing-threads", "0", "16"),
-        ("--prefetch-probability", "0.0", "0.85"),
         ("--gda-enabled", "false", "true"),
     ],
 )
@@ -183,6 +182,10 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["serve", "m", "--max-num-seqs", "-1"], "a whole number from 1 to 4096"),
         pytest.param(["serve", "m", "--gpu-memory-utilization", "1.5"], "a number above 0, up to 1"),
         pytest.param(["serve", "m", "--gpu-memory-utilization", "nan"], "a number above 0, up to 1"),
+        pytest.param(["serve", "m", "--prefetch", "oracle"], "choose from 'off', 'gate', 'history'"),
+        pytest.param(
+            ["serve", "m", "--prefetch-probability", "1.1"], "'1.1' is not allowed; give a number from 0 to 1"
+        ),
         pytest.param(["serve", "m", "--decode-latency-ms", "-1"], "a number of milliseconds, or 0 for none"),
         pytest.param(["serve", "m", "--no-enable-chunked-prefill"], "set --max-num-batched-tokens to --max-model-len"),
         pytest.param(

@@ -16,6 +16,7 @@ from strata.kernels.misses import reference
 from strata.kernels.misses.table import Counter, Mailbox, MissSteps, MissTable
 from strata.kernels.misses.untile import accepts
 from strata.kernels.operations import REFERENCE
+from strata.kernels.prefetch import reference as prefetch
 from strata.native.layout import TileLayout
 from strata.native.tiles import untile_expert
 from strata.quant.base import Part
@@ -74,7 +75,16 @@ class CachedKernels(BlobKernels):
 
     @property
     def misses(self) -> MissSteps:
-        return MissSteps(lambda x: x, accepts, _share_out, _add_answer, _untile)
+        return MissSteps(
+            lambda x: x,
+            accepts,
+            _share_out,
+            _add_answer,
+            _untile,
+            prefetch.guess_routed,
+            prefetch.guess_recent,
+            prefetch.admit,
+        )
 
 
 def _share_out(ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox, layer: int) -> None:

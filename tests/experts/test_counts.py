@@ -13,7 +13,7 @@ from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
-from strata.kernels.layer import ExpertsFn, Routed
+from strata.kernels.layer import ExpertsFn, Routed, RouteFn
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
@@ -22,7 +22,7 @@ from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
 from tests.experts.blob_kernels import CachedKernels
-from tests.experts.test_resident import made_store
+from tests.experts.test_resident import made_store, no_router
 
 HIDDEN, SLOTS = 64, 2
 
@@ -43,14 +43,14 @@ def layout_of(store: Store) -> ExpertLayout:
 class Running:
     """A tier of four experts a layer, two of them in VRAM, and its two layers."""
 
-    def __init__(self, store: Store, way: str) -> None:
+    def __init__(self, store: Store, way: str, route: RouteFn = no_router) -> None:
         layout = layout_of(store)
         sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
         placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))
         device = torch.device("cpu")
         self.tier = Hybrid(layout, placement, CachedKernels(), device, top_k=2, way=way)
         dict(store.load(device, put_expert=self.tier.put))
-        self.layers: dict[int, ExpertsFn] = {layer: self.tier.layer(layer, SILU) for layer in layout.layers}
+        self.layers: dict[int, ExpertsFn] = {layer: self.tier.layer(layer, SILU, route) for layer in layout.layers}
 
     def step(self, layer: int, *ids: tuple[int, int]) -> None:
         x = torch.randn(len(ids), HIDDEN)

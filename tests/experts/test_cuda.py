@@ -23,7 +23,7 @@ NAMES = ["a dense layer between", "biases, another activation"]
 PROMPT = [(7 * i + i * i) % 90 + 2 for i in range(100)]
 
 
-def load(store: Store, num_slots: int | None, placement: str = "auto") -> Runner:
+def load(store: Store, num_slots: int | None, placement: str = "auto", prefetch: str = "off") -> Runner:
     layout = store.manifest.contents.experts
     assert layout is not None
     vram = None if num_slots is None else num_slots * len(layout.layers) * layout.blob_bytes
@@ -31,6 +31,8 @@ def load(store: Store, num_slots: int | None, placement: str = "auto") -> Runner
         device="cuda",
         expert_vram_bytes=vram,
         expert_placement=placement,  # type: ignore[arg-type]
+        prefetch=prefetch,  # type: ignore[arg-type]
+        prefetch_probability=0.15,
     )
     scheduler = SchedulerConfig(max_model_len=128, max_num_seqs=2)
     config = EngineConfig(model="tiny", device=device, cache=CacheConfig(num_kv_tokens=256), scheduler=scheduler)
@@ -50,12 +52,14 @@ def logits(runner: Runner) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("dtype", "num_slots", "placement", "kind"),
+    ("dtype", "num_slots", "placement", "prefetch", "kind"),
     [
-        pytest.param("int4", 1, "cpu", Hybrid, id="on the CPU"),
-        pytest.param("int4", 2, "fetch", Hybrid, id="fetched"),
-        pytest.param("int4", 1, "hybrid", Hybrid, id="both"),
-        pytest.param("int8", 1, "auto", Offloaded, id="read in place"),
+        pytest.param("int4", 1, "cpu", "off", Hybrid, id="on the CPU"),
+        pytest.param("int4", 2, "fetch", "off", Hybrid, id="fetched"),
+        pytest.param("int4", 1, "hybrid", "off", Hybrid, id="both"),
+        pytest.param("int4", 2, "cpu", "gate", Hybrid, id="fetched ahead as the next router says"),
+        pytest.param("int4", 2, "fetch", "history", Hybrid, id="fetched ahead as the last steps say"),
+        pytest.param("int8", 1, "auto", "off", Offloaded, id="read in place"),
     ],
 )
 def test_logits_stay(
@@ -64,6 +68,7 @@ def test_logits_stay(
     dtype: str,
     num_slots: int,
     placement: str,
+    prefetch: str,
     kind: type,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,12 +77,14 @@ def test_logits_stay(
     resident = load(store, None)
     assert isinstance(resident.model.tier, Resident)
     expected = logits(resident)
-    runner = load(store, num_slots, placement)
+    runner = load(store, num_slots, placement, prefetch)
     tier = runner.model.tier
     assert tier is not None
     assert isinstance(tier, kind)
     try:
         # Sums are taken in another order, and a quantised activation may fall to its other side.
         assert tiny.relative(logits(runner), expected) < 0.02
+        counts = tier.counts()
+        assert (counts is not None and counts.prefetch_used > 0) == (prefetch != "off")
     finally:
         tier.close()

@@ -32,7 +32,13 @@ ONE_LAYER = ARCHITECTURES["beside a shared one"] | {"num_hidden_layers": 1}
 
 
 def load(
-    store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, num_slots: int = 0, placement: str = "auto"
+    store: Store,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    num_slots: int = 0,
+    placement: str = "auto",
+    prefetch: str = "off",
+    probability: float = 0.85,
 ) -> Runner:
     layout = store.manifest.contents.experts
     assert layout is not None
@@ -43,6 +49,8 @@ def load(
         num_threads=1,
         expert_vram_bytes=vram,
         expert_placement=placement,  # type: ignore[arg-type]
+        prefetch=prefetch,  # type: ignore[arg-type]
+        prefetch_probability=probability,
     )
     config = EngineConfig(model="tiny", device=device, cache=CacheConfig(num_kv_tokens=128))
     return Runner.load(store, config, compute_dtype=torch.float32)

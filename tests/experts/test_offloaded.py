@@ -18,7 +18,7 @@ from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
 from strata.store.reader import Store
 from tests.experts.blob_kernels import BlobKernels, bytes_at
-from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
+from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store, no_router
 from tests.models import tiny
 
 
@@ -64,7 +64,7 @@ def test_each_expert_has_a_place_of_its_own(tmp_path: Path) -> None:
     placement = place_experts(experts, 1 << 30, at_most=3 * layout.blob_bytes)
     tier = Offloaded(layout, placement, BlobKernels(), torch.device("cpu"))
     for layer in layout.layers:
-        tier.layer(layer, SILU)
+        tier.layer(layer, SILU, no_router)
     addresses = tier.registry.table.flatten().tolist()
     assert len({address // layout.blob_bytes for address in addresses}) == layout.num_blobs
     for number, expert in enumerate(layout.experts):

@@ -14,7 +14,7 @@ from strata.config import CacheConfig, DeviceConfig, EngineConfig
 from strata.experts import tier as tier_module
 from strata.experts.resident import Resident
 from strata.kernels.experts.blob import BlobLayout
-from strata.kernels.layer import ExpertsFn, Kernels
+from strata.kernels.layer import ExpertsFn, Kernels, Routed
 from strata.kernels.matrix import SILU, Activation
 from strata.kernels.operations import REFERENCE
 from strata.runner import runner as runner_module
@@ -37,6 +37,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "beside a shared one": {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 32},
 }
 TOKEN_IDS = [(7 * i + i * i) % 90 + 2 for i in range(40)]
+
+
+def no_router(x: torch.Tensor) -> Routed:
+    raise AssertionError("who looks ahead here?")
 
 
 def made_store(directory: Path, dtype: str, name: str = "a dense layer between") -> Store:
@@ -103,7 +107,7 @@ def test_an_expert_moves_by_one_write_to_the_table(tmp_path: Path) -> None:
     kernels = Watched()
     tier = Resident(layout, kernels, torch.device("cpu"))
     for layer in layout.layers:
-        tier.layer(layer, SILU)
+        tier.layer(layer, SILU, no_router)
     seen = kernels.seen
     first, last = seen
     before = [row.tolist() for row in seen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +14,11 @@ from strata.kernels.experts.blob import BlobLayout, MatrixPlace
 from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.misses.triton import add_answer, share_out
 from strata.kernels.misses.untile import untile
+from strata.kernels.prefetch.ahead import Ahead
 from strata.kernels.rows import QuantizedRows, quantize_rows
 from tests.kernels.compilation import Case
+
+T = TypeVar("T", MissTable, Ahead)
 
 
 def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str = "cpu") -> MissTable:
@@ -33,6 +37,7 @@ def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str
         owners=owners,
         fetches=torch.tensor(fetches, dtype=torch.int32),
         counters=torch.zeros(len(Counter), dtype=torch.int64),
+        recent=torch.zeros(num_experts, dtype=torch.int32),
         copy_sources=torch.zeros(num_slots, dtype=torch.int64),
         copy_targets=torch.zeros(num_slots, dtype=torch.int64),
         count=torch.zeros(1, dtype=torch.int32),
@@ -41,7 +46,7 @@ def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str
     return to(table, device)
 
 
-def to(table: MissTable, device: str) -> MissTable:
+def to(table: T, device: str) -> T:
     """A copy on ``device``."""
     return replace(table, **{field.name: getattr(table, field.name).to(device, copy=True) for field in fields(table)})
 

@@ -15,8 +15,9 @@ from tests.kernels.linear_cases import CASES as LINEAR
 from tests.kernels.linear_cases import ROUNDED
 from tests.kernels.misses_cases import CASES as MISSES
 from tests.kernels.misses_cases import add_answer_of_qwen3, share_out_of_qwen3
+from tests.kernels.prefetch_cases import CASES as PREFETCH
 
-FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR, MISSES)
+FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR, MISSES, PREFETCH)
 WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
 MAX_SHARED = {(8, 6): 101376, (8, 9): 101376, (9, 0): 232448}  # bytes that one program may ask for
 

@@ -65,6 +65,17 @@ def share(text: str) -> float:
     return value
 
 
+def probability(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number from 0 to 1")
+    return value
+
+
 def positive(text: str) -> float:
     """A number above 0."""
     try:

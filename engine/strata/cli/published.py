@@ -21,7 +21,6 @@ def add_published(parser: argparse.ArgumentParser) -> None:
         ("--pipeline-parallel-size", "N", 1, _ONE_CARD, "cards that share the layers"),
         ("--pipeline-depth", "N", 1, _OWN_WAY, "token slots between CPU and GPU"),
         ("--cpu-routing-threads", "N", 0, _OWN_WAY, "CPU threads that route tokens to experts"),
-        ("--prefetch-probability", "P", 0, _OWN_WAY, "from which experts are fetched ahead"),
     ):
         group.add_argument(
             option,

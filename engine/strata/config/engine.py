@@ -14,6 +14,8 @@ CPU_STEP_TOKENS = 512  # where nothing else is asked for
 EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
 PAGE_BYTES = {"2Mi": 2 << 20, "1Gi": 1 << 30}  # of huge pages
 HUGEPAGES = ("off", *PAGE_BYTES)
+# gate: the next layer's router says which of its experts are fetched ahead; history: what it took in the last steps.
+PREFETCH = ("off", "gate", "history")
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
 
@@ -29,6 +31,9 @@ class DeviceConfig:
     expert_placement: Literal["auto", "vram", "fetch", "cpu", "hybrid"] = "auto"  # what becomes of experts beyond VRAM
     expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it
     hugepages: Literal["off", "2Mi", "1Gi"] = "off"  # reserved pages for experts in host memory; off: ordinary memory
+    prefetch: Literal["off", "gate", "history"] = "off"  # who guesses the next layer's experts, to be fetched ahead
+    # From which on "history" fetches: 0.85 if the last step needed it, and 0.30 and 0.15 more for the two before that.
+    prefetch_probability: float = 0.85
 
 
 @dataclass(frozen=True, slots=True)

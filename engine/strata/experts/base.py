@@ -12,6 +12,7 @@ class SelfContained:
 
     can_capture = True
     max_captured: int | None = None
+    predictors: tuple[str, ...] = ()
 
     def calibrate(self) -> None:
         """As ``Tier.calibrate``."""
@@ -22,6 +23,9 @@ class SelfContained:
 
     def share_out(self, plan: Sequence[int]) -> None:
         """As ``Tier.share_out``: there is no plan to share by."""
+
+    def prefetch(self, predictor: str) -> None:
+        """As ``Tier.prefetch``: nothing is fetched."""
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""

@@ -13,7 +13,7 @@ class ExpertCounts:
     """Experts of one layer, or of several, in all steps so far; in the order of ``kernels.misses.table.Counter``.
 
     A step of few tokens needs an expert once, for however many of them, and for what fills it up as well. ``in_vram``
-    counts what had been prefetched too. Of ``prefetched``, what was neither used nor wasted is still in its slot.
+    counts what had been prefetched too.
     """
 
     needed: int = 0
@@ -21,7 +21,7 @@ class ExpertCounts:
     fetched: int = 0  # over PCIe, once their layer had asked for them; the CPU computed the others
     prefetched: int = 0  # over PCIe, before their layer asked
     prefetch_used: int = 0  # that their layer then needed; each once
-    prefetch_wasted: int = 0  # that lost their slot before
+    prefetch_wasted: int = 0  # that it did not need, or had no slot for
     streamed: int = 0  # over PCIe, for steps of many tokens, which count nowhere else
     waited_ns: int = 0  # nanoseconds that the device waited for the CPU's answers
 

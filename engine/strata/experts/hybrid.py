@@ -22,11 +22,12 @@ from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.cpu import CpuExperts
 from strata.experts.layout import blob_layout
+from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
 from strata.experts.trial import Trial
 from strata.kernels.capture import on_card
-from strata.kernels.layer import ExpertsFn, Kernels, Routed
+from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Counter, MissTable
 from strata.memory.device import aligned
@@ -54,6 +55,7 @@ class Hybrid:
 
     can_capture = True
     max_captured = MAX_TOKENS
+    predictors = PREDICTORS
 
     def __init__(
         self,
@@ -64,10 +66,12 @@ class Hybrid:
         top_k: int,
         way: str = "auto",
         hugepages: str = "off",
+        probability: float = 1.0,
     ) -> None:
         """``way``: experts that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or shared as
         ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto").
-        ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small."""
+        ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. Raises HardwareError when host memory is
+        too small."""
         assert kernels.misses is not None, "the caller asks before"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
@@ -79,8 +83,11 @@ class Hybrid:
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         num_slots = placement.num_resident // len(layout.layers)
         size = layout.blob_bytes
-        slab = aligned(len(layout.layers) * num_slots * size, BLOB_ALIGNMENT, device)
-        self._slots = slab.view(len(layout.layers), num_slots, size)
+        of_layers = len(layout.layers) * num_slots * size
+        slab = aligned(of_layers + MAX_AHEAD * size, BLOB_ALIGNMENT, device)
+        self._slots = slab[:of_layers].view(len(layout.layers), num_slots, size)
+        spare = _addresses(slab.data_ptr() + of_layers, MAX_AHEAD, size)
+        self._prefetch = Prefetch(self._misses, self._layout, spare, probability, device)
         buffers = aligned(2 * layout.num_experts * size, BLOB_ALIGNMENT, device)
         self._buffers = buffers.view(2, layout.num_experts, size)
         staged = _addresses(self._buffers.data_ptr(), 2 * layout.num_experts, size)
@@ -126,6 +133,10 @@ class Hybrid:
         for layer in self._layers:
             self._reset(layer.table)
 
+    def prefetch(self, predictor: str) -> None:
+        """As ``Tier.prefetch``."""
+        self._prefetch.predictor = predictor
+
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""
         return sum(self._counters.read(), ExpertCounts())
@@ -148,9 +159,10 @@ class Hybrid:
             cpu=self._cpu.work(),
         )
 
-    def layer(self, layer: int, activation: Activation) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
         """As ``Tier.layer``."""
         mine = self._layers[self._rows[layer]]
+        self._prefetch.add(mine.table, route)
         self._cpu.open(activation)
         in_slots = self._kernels.blob_experts(self._layout, mine.table.addresses, activation)
         staged = self._kernels.blob_experts(self._layout, mine.staged, activation)
@@ -180,10 +192,11 @@ class Hybrid:
 
     def _run_few(self, mine: _Layer, in_slots: ExpertsFn, routed: Routed, x: Tensor) -> Tensor:
         table, mailbox = mine.table, self._cpu.mailbox
-        self._misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, mine.row)
-        if not _is_captured(self._device):
-            self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits for requests
-        self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
+        with self._prefetch.around(mine.row, routed.ids, x):
+            self._misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, mine.row)
+            if not _is_captured(self._device):
+                self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits
+            self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
         return self._misses.add_answer(in_slots(routed, x), mailbox, mine.row, self._cpu.late, table.counters)
 
     @contextmanager
@@ -242,6 +255,7 @@ class Hybrid:
             owners=torch.arange(num_slots, dtype=torch.int32, device=device),
             fetches=self._fetches,
             counters=self._counters.tensor[row],
+            recent=torch.zeros(num_experts, dtype=torch.int32, device=device),
             copy_sources=torch.zeros(num_slots, dtype=torch.int64, device=device),
             copy_targets=torch.zeros(num_slots, dtype=torch.int64, device=device),
             count=torch.zeros(1, dtype=torch.int32, device=device),
@@ -260,6 +274,7 @@ class Hybrid:
         table.addresses.zero_()
         table.addresses[: len(first)] = table.slots
         table.heat.zero_()
+        table.recent.zero_()
         table.counters.zero_()
 
 

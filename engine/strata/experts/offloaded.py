@@ -16,7 +16,7 @@ from strata.experts.base import SelfContained
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
-from strata.kernels.layer import ExpertsFn, Kernels, Routed
+from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
 from strata.kernels.matrix import Activation
 from strata.memory.device import aligned
 from strata.memory.host import PinnedMemory
@@ -77,7 +77,7 @@ class Offloaded(SelfContained):
         else:
             place.copy_(blob)
 
-    def layer(self, layer: int, activation: Activation) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
         """As ``Tier.layer``."""
         mine = self._layers[self._rows[layer]]
         in_place = self._kernels.blob_experts(self._layout, mine.addresses, activation)

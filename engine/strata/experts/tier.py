@@ -13,7 +13,7 @@ from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
 from strata.experts.offloaded import Offloaded
 from strata.experts.resident import Resident
-from strata.kernels.layer import ExpertsFn, Kernels
+from strata.kernels.layer import ExpertsFn, Kernels, RouteFn
 from strata.kernels.matrix import Activation
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import ExpertLayout
@@ -30,6 +30,10 @@ class Tier(Protocol):
     def max_captured(self) -> int | None:
         """Tokens that such a step may have; None: any number."""
 
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Who may guess the next layer's experts, so that they are fetched ahead; none where nothing is fetched."""
+
     def calibrate(self) -> None:
         """Measure what is faster on this machine, once all experts are there and before steps are captured."""
 
@@ -39,6 +43,9 @@ class Tier(Protocol):
 
     def share_out(self, plan: Sequence[int]) -> None:
         """Go on as one of ``plans`` says, with VRAM as if no step had been."""
+
+    def prefetch(self, predictor: str) -> None:
+        """From the next step on let one of ``predictors`` guess, or none: "off", as at first."""
 
     def announce_replay(self) -> None:
         """A captured step is about to run again."""
@@ -60,8 +67,9 @@ class Tier(Protocol):
     def close(self) -> None:
         """End what the tier has started."""
 
-    def layer(self, layer: int, activation: Activation) -> ExpertsFn:
-        """What adds up the experts of layer number ``layer`` that a router chose."""
+    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
+        """What adds up the experts of layer number ``layer`` that its router ``route`` chose. Layers are asked for in
+        the order in which they run."""
 
 
 class BlobTier(Tier, Protocol):
@@ -91,12 +99,13 @@ def blob_tier(
     top_k: int,
     way: str = "auto",
     hugepages: str = "off",
+    probability: float = 1.0,
 ) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``: see ``Hybrid``.
-    ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small, or the native library is
-    not there."""
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``, ``probability``:
+    see ``Hybrid``. ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small, or the
+    native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
     if caches_experts(layout, kernels):
-        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages)
+        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability)
     return Offloaded(layout, placement, kernels, device, hugepages)

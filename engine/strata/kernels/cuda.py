@@ -37,6 +37,7 @@ from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.misses import triton as misses
 from strata.kernels.misses import untile
 from strata.kernels.misses.table import MissSteps
+from strata.kernels.prefetch import triton as prefetch
 from strata.kernels.rms_norm import triton as rms_norm
 from strata.kernels.router import triton as routing
 from strata.kernels.rows import GROUP, QuantizedRows, dequantize_rows, quantize_rows, wants_quantized
@@ -49,7 +50,16 @@ class CudaKernels(Kernels):
 
     @property
     def misses(self) -> MissSteps:
-        return MissSteps(quantize_rows, untile.accepts, misses.share_out, misses.add_answer, untile.untile)
+        return MissSteps(
+            quantize_rows,
+            untile.accepts,
+            misses.share_out,
+            misses.add_answer,
+            untile.untile,
+            prefetch.guess_routed,
+            prefetch.guess_recent,
+            prefetch.admit,
+        )
 
     def embedding(self, table: Matrix) -> EmbeddingFn:
         return embedding.prepare(table)

@@ -25,7 +25,7 @@ class RoutedExperts:
         router = weights.matrix(f"{name}.gate")
         self.route = weights.kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
         self.tier = weights.tier  # owns the memory that ``experts`` reads by address
-        self.experts = self.tier.layer(layer, activation)
+        self.experts = self.tier.layer(layer, activation, self.route)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] -> the same"""

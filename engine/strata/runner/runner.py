@@ -118,6 +118,10 @@ class Runner:
         if model.tier is not None:
             with torch.inference_mode(), out_of_memory(device):
                 model.tier.calibrate()
+            if config.device.prefetch in model.tier.predictors:
+                model.tier.prefetch(config.device.prefetch)
+            elif config.device.prefetch != "off":
+                logger.info("prefetch %s: there is nothing to fetch ahead", config.device.prefetch)
         graphs = None
         if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
             graphs = _capture(model, pool, final, device, config.scheduler.max_num_seqs, phase("capture", progress))
@@ -269,8 +273,8 @@ def _load_model(
         tier = None
         if layout is not None and placement is not None:
             top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
-            way, pages = config.expert_placement, config.hugepages
-            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages)
+            way, pages, probability = config.expert_placement, config.hugepages, config.prefetch_probability
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages, probability)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)

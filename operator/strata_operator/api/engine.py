@@ -16,7 +16,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
 # engine's flag acts.
-NOT_SERVED = {"pipelineDepth": "1", "cpuRoutingThreads": "0", "prefetch.probability": "0"}
+NOT_SERVED = {"pipelineDepth": "1", "cpuRoutingThreads": "0"}
 _WHY_NOT = "this version does not act on it: the GPU itself reads the experts that are in host memory"
 
 
@@ -41,7 +41,7 @@ class Engine:
     log_level: str | None = None
     pipeline_depth: int | None = None
     cpu_routing_threads: int | None = None
-    prefetch_probability: str | None = None  # decimal, as text
+    prefetch_probability: str | None = None  # decimal, as text: from which on "history" fetches an expert ahead
     extra_args: tuple[str, ...] = ()
 
     @classmethod
@@ -72,7 +72,7 @@ class Engine:
             log_level=fields.choice_or_none("logLevel", LOG_LEVELS),
             pipeline_depth=_served("pipelineDepth", fields.get("pipelineDepth", int)),
             cpu_routing_threads=_served("cpuRoutingThreads", fields.get("cpuRoutingThreads", int)),
-            prefetch_probability=_served("prefetch.probability", prefetch.decimal("probability", 0.0, 1.0)),
+            prefetch_probability=prefetch.decimal("probability", 0.0, 1.0),
             extra_args=fields.texts("extraArgs"),
         )
 

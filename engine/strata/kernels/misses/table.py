@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.prefetch.ahead import Ahead
 
 
 class Counter(IntEnum):
@@ -33,7 +34,9 @@ class MissTable:
     each one's tiles in host memory. heat: float32 [experts], how often each was needed, the last steps counting most.
     slots: int64 [slots], addresses in VRAM. owners: int32 [slots], the expert in each, -1 in none. fetches: int32
     [experts + 1], how many of so many missing experts are fetched; the CPU computes the others. counters: int64
-    [len(Counter)]; ``share_out`` counts the first three, ``add_answer`` the last.
+    [len(Counter)]; ``share_out`` counts the first three, ``prefetch`` those of its name, ``add_answer`` the last.
+    recent: int32 [experts], which of the last three steps needed each one, the last in the lowest bit; kept where
+    experts are fetched ahead.
 
     Of the step: copy_sources, copy_targets int64 [slots] and count int32 [1], what has to be fetched from where to
     where. scratch: int32 [3 * experts].
@@ -46,6 +49,7 @@ class MissTable:
     owners: Tensor
     fetches: Tensor
     counters: Tensor
+    recent: Tensor
     copy_sources: Tensor
     copy_targets: Tensor
     count: Tensor
@@ -71,7 +75,8 @@ class MissSteps:
 
     inner(x [tokens, hidden]): x as ``Routed.inner`` has it. accepts(layout): whether experts like these may lie in host
     memory as tiles. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, layer, late,
-    counters): see ``triton``. untile(sources, targets, count, layout): see ``untile``.
+    counters): see ``triton``. untile(sources, targets, count, layout): see ``untile``. guess_routed(ids, shares, table,
+    ahead), guess_recent(least, table, ahead) and admit(ids, table, ahead): see ``prefetch``.
     """
 
     inner: Callable[[Tensor], Any]
@@ -79,3 +84,6 @@ class MissSteps:
     share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox, int], None]
     add_answer: Callable[[Tensor, Mailbox, int, int, Tensor], Tensor]
     untile: Callable[[Tensor, Tensor, Tensor, BlobLayout], None]
+    guess_routed: Callable[[Tensor, Tensor, MissTable, Ahead], None]
+    guess_recent: Callable[[int, MissTable, Ahead], None]
+    admit: Callable[[Tensor, MissTable, Ahead], None]

@@ -1,0 +1,1 @@
+"""Experts that are fetched before their layer asks for them: which, and what becomes of them."""
