@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, fields, replace
+from functools import partial
 
 import pytest
 import torch
 
-from strata.experts import counters, hybrid
+from strata.experts import counters, hybrid, offloaded
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
+from strata.experts.offloaded import Offloaded
 from strata.kernels.layer import ExpertsFn, Routed, RouteFn
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
 from strata.native.pool import CpuWork
-from strata.plan.placement import ExpertBytes, ExpertPlacement
+from strata.plan.placement import ExpertBytes, ExpertPlacement, place_experts
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
-from tests.experts.blob_kernels import CachedKernels
+from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.test_resident import made_store, no_router
 
 HIDDEN, SLOTS = 64, 2
@@ -117,6 +119,39 @@ def test_what_came_before_the_start_is_forgotten(running: Running) -> None:
     assert running.stats.total.needed == 2
 
 
+def test_experts_that_are_read_in_place_are_counted_by_where_they_lie(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offloaded, "STREAMED_TOKENS", 3)
+    layout = layout_of(store)
+    placement = place_experts(
+        ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes),
+        1 << 30,
+        at_most=5 * layout.blob_bytes,  # three of layer 0, two of layer 2
+    )
+    tier = Offloaded(layout, placement, BlobKernels(), torch.device("cpu"))
+    dict(store.load("cpu", put_expert=tier.put))
+    layers = {layer: tier.layer(layer, SILU, no_router) for layer in layout.layers}
+
+    def step(layer: int, *ids: tuple[int, int]) -> None:
+        x = torch.randn(len(ids), HIDDEN)
+        layers[layer](Routed(torch.tensor(ids), torch.full((len(ids), 2), 0.5), x), x.clone())
+
+    step(0, (2, 3))
+    step(2, (2, 3), (3, 0))  # an expert that two tokens take is one
+    for layer in layers:
+        step(layer, (0, 1), (2, 3), (0, 1))  # a prompt
+    assert tier.counts() == ExpertCounts(5, 2, 3, streamed=3)
+    assert tier.stats(wait=True) == ExpertStats(
+        {0: ExpertCounts(2, 1, 1, streamed=1), 2: ExpertCounts(3, 1, 2, streamed=2)},
+        num_vram=5,
+        num_host=3,
+        expert_bytes=layout.blob_bytes,
+    )
+    tier.start_counting()
+    assert tier.counts() == ExpertCounts()
+
+
 def test_places_on_the_device_are_the_fields_of_the_host() -> None:
     assert [counter.name.lower() for counter in Counter] == [field.name for field in fields(ExpertCounts)]
 
@@ -129,20 +164,21 @@ def test_differences_and_sums_go_through_every_field() -> None:
 
 def test_a_look_waits_for_nothing_and_is_due_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, arrived = [100.0], [False]
-    counted = Counters(2, torch.device("cpu"))
+    counted = Counters((3, 8), torch.device("cpu"))
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(torch.cpu.Event, "query", lambda self: arrived[0])
+    look = partial(counted.look, wait=False)
     counted.tensor[1, Counter.NEEDED] = 5
-    assert counted.poll() is None, "begins a copy"
+    assert look() is None, "begins a copy"
     counted.tensor[1, Counter.NEEDED] = 6  # by a later step
-    assert counted.poll() is None, "the copy is on its way"
+    assert look() is None, "the copy is on its way"
     arrived[0] = True
-    assert counted.poll() == [ExpertCounts(), ExpertCounts(5)]
+    assert look() == {3: ExpertCounts(), 8: ExpertCounts(5)}
     clock[0] += counters.SECONDS / 2
-    assert [counted.poll(), counted.poll()] == [None, None], "none is due"
+    assert [look(), look()] == [None, None], "none is due"
     clock[0] += counters.SECONDS / 2
-    assert counted.poll() is None
-    assert counted.poll() == [ExpertCounts(), ExpertCounts(6)]
+    assert look() is None
+    assert look() == {3: ExpertCounts(), 8: ExpertCounts(6)}
 
 
 def test_stats_without_a_step_have_no_ratio() -> None:

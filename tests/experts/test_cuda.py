@@ -84,7 +84,14 @@ def test_logits_stay(
     try:
         # Sums are taken in another order, and a quantised activation may fall to its other side.
         assert tiny.relative(logits(runner), expected) < 0.02
-        counts = tier.counts()
-        assert (counts is not None and counts.prefetch_used > 0) == (prefetch != "off")
+        stats = runner.expert_stats(wait=True)
+        assert stats is not None
+        assert (stats.total.prefetch_used > 0) == (prefetch != "off")
+        assert stats.total.needed == 12 * 2 * len(stats.layers), "a token takes two; what filled up the card does not"
+        assert stats.total.streamed > 0, "of the prompt"
+        assert (stats.cpu is None) == (kind is Offloaded)
+        if stats.cpu is not None:
+            assert stats.cpu.jobs == 12 * len(stats.layers)
+            assert 0 <= stats.total.waited_seconds < stats.cpu.busy_seconds + stats.cpu.idle_seconds
     finally:
         tier.close()

@@ -14,6 +14,7 @@ from strata.kernels.experts.blob import BlobLayout, MatrixPlace
 from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.misses.triton import add_answer, share_out
 from strata.kernels.misses.untile import untile
+from strata.kernels.misses.uses import count_uses
 from strata.kernels.prefetch.ahead import Ahead
 from strata.kernels.rows import QuantizedRows, quantize_rows
 from tests.kernels.compilation import Case
@@ -86,6 +87,11 @@ def call_add_answer(
     return x, late, counted, time.perf_counter_ns() - began
 
 
+def call_count_uses(ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> Tensor:
+    count_uses(ids, num_experts, num_resident, counters)
+    return counters
+
+
 def call_untile(tiles: list[Tensor], layout: BlobLayout, count: int) -> Tensor:
     """uint8 [experts, blob_bytes]: the blobs of the first ``count`` experts, 0xEE where nothing was written."""
     device = tiles[0].device
@@ -116,6 +122,11 @@ def add_answer_of_qwen3(tokens: int, layer: int) -> None:
     call_add_answer(torch.empty(tokens, 2048), torch.empty(tokens, 2048), 1, layer)
 
 
+def _count_uses(tokens: int) -> None:
+    counters = torch.empty(len(Counter), dtype=torch.int64)
+    call_count_uses(torch.empty(tokens, 8, dtype=torch.int32), 128, 64, counters)
+
+
 def _untile_of_gpt_oss() -> None:
     def place(offset: int) -> MatrixPlace:
         return MatrixPlace("mxfp4", 2880, 2880, {"codes": offset, "scales": offset + 4096}, offset + 128)
@@ -136,6 +147,7 @@ CASES = [
     Case("share out, one token of Qwen3-30B-A3B", lambda: share_out_of_qwen3(1)),
     Case("share out, 16 tokens in bf16", lambda: share_out_of_qwen3(16)),
     Case("add the CPU's answer", lambda: add_answer_of_qwen3(16, 0)),
+    Case("count uses of 95 tokens", lambda: _count_uses(95)),
     Case("untile Qwen3-30B-A3B", _untile_of_qwen3),
     Case("untile gpt-oss", _untile_of_gpt_oss),
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from strata.experts.counts import ExpertCounts
 from strata.kernels.misses.table import Counter
@@ -16,25 +18,33 @@ SECONDS = 1.0
 class Counters:
     """``tensor``: int64 [layers, len(Counter)] on the device, where steps add to it."""
 
-    def __init__(self, num_layers: int, device: torch.device) -> None:
-        self.tensor = torch.zeros(num_layers, len(Counter), dtype=torch.int64, device=device)
+    def __init__(self, layers: Sequence[int], device: torch.device) -> None:
+        """``layers``: numbers of those that have experts."""
+        self._layers = layers
+        self.tensor = torch.zeros(len(layers), len(Counter), dtype=torch.int64, device=device)
         self._copy = torch.zeros(self.tensor.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._arrival = (torch.cuda if device.type == "cuda" else torch.cpu).Event()
         self._on_its_way = False  # a copy
         self._due = 0.0  # the next one
 
-    def read(self) -> list[ExpertCounts]:
-        """Of each layer, now. Waits for the device."""
-        return [ExpertCounts(*row) for row in self.tensor.tolist()]
+    def clear(self) -> None:
+        """Begin again at zero."""
+        self.tensor.zero_()
 
-    def poll(self) -> list[ExpertCounts] | None:
-        """Of each layer, behind the steps that had been given to the device at the look before; None where that copy
-        has not arrived, or none is due. Waits for nothing."""
+    def total(self) -> ExpertCounts:
+        """Of all layers, now. Waits for the device."""
+        return sum(self._of_layers(self.tensor).values(), ExpertCounts())
+
+    def look(self, *, wait: bool) -> dict[int, ExpertCounts] | None:
+        """Of each layer by its number. ``wait``: now, when the device has done all that it was given; else behind the
+        steps that it had been given at the look before, and None where that copy has not arrived, or none is due."""
+        if wait:
+            return self._of_layers(self.tensor)
         if self._on_its_way:
             if not self._arrival.query():
                 return None
             self._on_its_way = False
-            return [ExpertCounts(*row) for row in self._copy.tolist()]
+            return self._of_layers(self._copy)
         now = time.monotonic()
         if now >= self._due:
             self._due = now + SECONDS
@@ -43,3 +53,6 @@ class Counters:
                 self._copy.copy_(self.tensor, non_blocking=True)
             self._arrival.record()
         return None
+
+    def _of_layers(self, tensor: Tensor) -> dict[int, ExpertCounts]:
+        return {layer: ExpertCounts(*row) for layer, row in zip(self._layers, tensor.tolist(), strict=True)}

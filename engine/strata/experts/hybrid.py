@@ -93,7 +93,7 @@ class Hybrid:
         staged = _addresses(self._buffers.data_ptr(), 2 * layout.num_experts, size)
         self._staged = staged.view(2, layout.num_experts).to(device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
-        self._counters = Counters(len(layout.layers), device)
+        self._counters = Counters(layout.layers, device)
         self._way = way
         self._set_fetches(plain_fetches(way, layout.num_experts))
         self._plans: Mapping[str, Sequence[int]] = {}
@@ -139,20 +139,20 @@ class Hybrid:
 
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""
-        return sum(self._counters.read(), ExpertCounts())
+        return self._counters.total()
 
     def start_counting(self) -> None:
         """As ``Tier.start_counting``."""
-        self._counters.tensor.zero_()
+        self._counters.clear()
         self._cpu.start_counting()
 
     def stats(self, *, wait: bool = False) -> ExpertStats | None:
         """As ``Tier.stats``."""
-        counts = self._counters.read() if wait else self._counters.poll()
-        if counts is None:
+        layers = self._counters.look(wait=wait)
+        if layers is None:
             return None
         return ExpertStats(
-            layers=dict(zip(self._rows, counts, strict=True)),
+            layers,
             num_vram=self._slots.shape[0] * self._slots.shape[1],
             num_host=self._store_layout.num_blobs,
             expert_bytes=self._cpu.expert_bytes,
@@ -240,7 +240,7 @@ class Hybrid:
         order = missing.to(torch.int8).argsort(descending=True, stable=True)
         sources = mine.table.sources[order]
         count = missing.sum(dtype=torch.int32).view(1)
-        mine.table.counters[Counter.STREAMED : Counter.STREAMED + 1] += count
+        mine.table.counters[Counter.STREAMED].add_(count[0])
         self._misses.untile(sources, targets[order], count, self._layout)
         torch.where(missing, targets, addresses, out=mine.staged)
 

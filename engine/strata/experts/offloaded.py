@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 
 from strata.experts.base import SelfContained
+from strata.experts.counters import Counters
+from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
 from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
 from strata.kernels.matrix import Activation
+from strata.kernels.misses.table import Counter
 from strata.memory.device import aligned
 from strata.memory.host import PinnedMemory
 from strata.plan.placement import ExpertPlacement
@@ -32,16 +35,19 @@ STREAMED_TOKENS = 96
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """host: its experts outside VRAM, uint8 [experts, blob_bytes] in host memory, the last of the layer. addresses:
-    int64 [experts], where each one lies; staged: where each one lies while the layer is in its buffer."""
+    int64 [experts], where each one lies; staged: where each one lies while the layer is in its buffer. counters: int64,
+    see ``MissTable``."""
 
     row: int
     host: Tensor
     addresses: Tensor
     staged: Tensor
+    counters: Tensor
 
 
 class Offloaded(SelfContained):
-    """The first experts of each layer in VRAM, as many as ``placement`` says."""
+    """The first experts of each layer in VRAM, as many as ``placement`` says. Those that decode reads in place count as
+    fetched."""
 
     max_captured = STREAMED_TOKENS - 1  # what is streamed ahead is decided on the host
 
@@ -66,6 +72,7 @@ class Offloaded(SelfContained):
         self._buffers = staging.view(2, placement.staging_bytes // (2 * size), size)
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         self.registry.put({expert: self._place(*expert).data_ptr() for expert in layout.experts})
+        self._counters = Counters(layout.layers, device)
         self._layers = [self._make(row, device) for row in range(len(layout.layers))]
         self._streamer = Streamer(len(self._layers), self._bring, device)
 
@@ -81,17 +88,39 @@ class Offloaded(SelfContained):
         """As ``Tier.layer``."""
         mine = self._layers[self._rows[layer]]
         in_place = self._kernels.blob_experts(self._layout, mine.addresses, activation)
-        if not len(mine.host):
-            return in_place
         staged = self._kernels.blob_experts(self._layout, mine.staged, activation)
+        num_resident = self._num_experts - len(mine.host)
 
         def run(routed: Routed, x: Tensor) -> Tensor:
             if x.shape[0] < STREAMED_TOKENS:
+                self._kernels.count_uses(routed.ids, self._num_experts, num_resident, mine.counters)
+                return in_place(routed, x)
+            if not len(mine.host):
                 return in_place(routed, x)
             with self._streamer.staged(mine.row):
                 return staged(routed, x)
 
         return run
+
+    def counts(self) -> ExpertCounts:
+        """As ``Tier.counts``."""
+        return self._counters.total()
+
+    def start_counting(self) -> None:
+        """As ``Tier.start_counting``."""
+        self._counters.clear()
+
+    def stats(self, *, wait: bool = False) -> ExpertStats | None:
+        """As ``Tier.stats``."""
+        layers = self._counters.look(wait=wait)
+        if layers is None:
+            return None
+        return ExpertStats(
+            layers,
+            num_vram=len(self._vram),
+            num_host=len(self._host),
+            expert_bytes=self._layout.num_bytes,
+        )
 
     # --- inside
 
@@ -105,8 +134,9 @@ class Offloaded(SelfContained):
         return self._host[row * self._num_experts - before + expert - resident]
 
     def _bring(self, row: int, buffer: int) -> None:
-        experts = self._layers[row].host
-        self._buffers[buffer, : len(experts)].copy_(experts, non_blocking=True)
+        mine = self._layers[row]
+        mine.counters[Counter.STREAMED].add_(len(mine.host))
+        self._buffers[buffer, : len(mine.host)].copy_(mine.host, non_blocking=True)
 
     def _make(self, row: int, device: torch.device) -> _Layer:
         layer = next(layer for layer, mine in self._rows.items() if mine == row)
@@ -116,4 +146,4 @@ class Offloaded(SelfContained):
         addresses = self.registry.of_layer(layer)
         begin = self._buffers[row % 2].data_ptr()
         staged = torch.arange(len(host), dtype=torch.int64, device=device) * self._layout.num_bytes + begin
-        return _Layer(row, host, addresses, torch.cat([addresses[:resident], staged]))
+        return _Layer(row, host, addresses, torch.cat([addresses[:resident], staged]), self._counters.tensor[row])

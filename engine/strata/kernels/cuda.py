@@ -35,7 +35,7 @@ from strata.kernels.layer import (
 from strata.kernels.linear.dense import Dense
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.misses import triton as misses
-from strata.kernels.misses import untile
+from strata.kernels.misses import untile, uses
 from strata.kernels.misses.table import MissSteps
 from strata.kernels.prefetch import triton as prefetch
 from strata.kernels.rms_norm import triton as rms_norm
@@ -103,6 +103,9 @@ class CudaKernels(Kernels):
             return x + run(self._plain(routed.inner), routed.shares.to(self.dtype), routed.ids, mlps)
 
         return add
+
+    def count_uses(self, ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> None:
+        uses.count_uses(ids, num_experts, num_resident, counters)
 
     def reads_blobs(self, layout: BlobLayout) -> bool:
         return blobs.reads(layout)
