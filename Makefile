@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
-  bench-decode bench-perplexity soak clean clean-cache packages clients
+  bench-decode bench-gpu bench-perplexity soak clean clean-cache packages clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,6 +67,9 @@ manifests: ## write manifests/crds and manifests/install again from the chart
 
 bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound, each format (MODEL=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench decode $(MODEL) --dtype $$dtype || exit 1; done
+
+bench-gpu: venv ## every case of a card in one call, 9 minutes on an H200 with 16 cores: writes docs/benchmarks.md
+	@$(BIN)/python -m tests.benchmarks
 
 bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEXT=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench perplexity $(MODEL) --dtype $$dtype --text $(TEXT) || exit 1; done
