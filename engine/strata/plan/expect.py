@@ -43,7 +43,7 @@ FEW_TOKENS, DOTS_PER_CYCLE = 64, 33.0
 CACHED_TOKENS = 16  # of a step, up to which missing experts are dealt with one by one where VRAM is a cache
 PLACE_TOKENS = 95  # up to which experts outside VRAM are read in place where it is none
 FETCH_SHARE = 0.88  # of PCIe, a kernel that reads some experts from pinned memory: 48.3 of 55 GB/s
-STREAM_SHARE = 0.67  # of PCIe, prompts' experts that are re-ordered on the way: 36.7 of 55 GB/s
+STREAM_SHARE = 0.83  # of PCIe, prompts' experts that are re-ordered on the way: 45.7 of 55 GB/s
 # Of host memory's plain read rate, the CPU's expert kernels alone, and while PCIe is busy as well: 93 and 76 GB/s.
 CPU_SHARE, CPU_SHARE_OF_BOTH = 0.85, 0.70
 MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's answer
