@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from strata.errors import OptionError
-from strata.plan.speed import Rates
+
+if TYPE_CHECKING:
+    from strata.plan.speed import Rates
 
 
 @dataclass(frozen=True, slots=True)
