@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from strata.experts.calibration import Choices, all_plans, best_fetches, describe, measure, plain_fetches
+from strata.experts.calibration import Choices, all_plans, best_fetches, describe, measure, plain_fetches, still_holds
 from strata.experts.trial import Trial
 
 QWEN3_30B = Choices(top_k=8, num_slots=64, num_experts=128)
@@ -78,6 +78,44 @@ def test_a_trial_asks_little() -> None:
     trial = both_ways(50, 50)
     measure(trial, QWEN3_30B)
     assert len(trial.asked) < 200
+
+
+def test_what_is_known_is_not_tried_again() -> None:
+    times = measure(both_ways(50, 25), QWEN3_30B)
+    again = both_ways(1, 1)
+    assert measure(again, QWEN3_30B, times) == times
+    assert not again.asked
+
+
+def test_what_fewer_slots_ask_is_tried_beside_what_is_known() -> None:
+    """With many slots one of two missing experts was fetched, with few none can be."""
+    few = Choices(top_k=4, num_slots=2, num_experts=128)
+    known = {**measure(both_ways(50, 25), Choices(4, 64, 128)), 2: {1: 50.0, 2: 100.0}}
+    trial = both_ways(50, 25)
+    times = measure(trial, few, known)
+    assert times[2] == {0: trial.model(2, 0)}
+    assert set(times) == {2, 3, 4}
+    assert all(fetched <= missing - 2 for missing, found in times.items() for fetched in found)
+
+
+@pytest.mark.parametrize(
+    ("trial", "holds"),
+    [
+        pytest.param(both_ways(50, 25), True, id="as it was"),
+        pytest.param(both_ways(55, 24), True, id="about as it was"),
+        pytest.param(both_ways(100, 25), False, id="the card in a slower slot"),
+        pytest.param(both_ways(50, 12), False, id="faster memory"),
+        pytest.param(both_ways(20, 10, 0), False, id="a machine that was busy at the time"),
+    ],
+)
+def test_known_times_that_do_not_hold_any_more(trial: FakeTrial, holds: bool) -> None:
+    known = measure(both_ways(50, 25), QWEN3_30B)
+    assert still_holds(trial, QWEN3_30B, known) == holds
+    assert len(trial.asked) < 30
+
+
+def test_known_times_of_other_numbers_do_not_hold() -> None:
+    assert not still_holds(both_ways(50, 25), QWEN3_30B, {2: {0: 50.0}})
 
 
 @pytest.mark.parametrize(("way", "expected"), [("fetch", (0, 1, 2, 3)), ("cpu", (0, 0, 0, 0)), ("auto", (0, 0, 1, 2))])

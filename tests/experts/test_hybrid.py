@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from functools import partial
@@ -164,6 +165,45 @@ def test_a_way_that_was_asked_for_stays(tmp_path: Path, placement: str, monkeypa
     tier.close()
     assert tier.plans() == {}
     assert tier._fetches.tolist()[:3] == {"fetch": [0, 1, 2], "cpu": [0, 0, 0], "hybrid": [0, 1, 1]}[placement]
+
+
+def test_the_next_start_takes_the_times_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    each, tried = [0.001], list[tuple[int, int]]()
+
+    def seconds(self: Trial, missing: int, fetched: int) -> float:
+        tried.append((missing, fetched))
+        return each[0] * max(fetched, missing - fetched)
+
+    monkeypatch.setattr(Trial, "seconds", seconds)
+    store = made_store(tmp_path, "int4")
+
+    def start() -> int:
+        tried.clear()
+        caplog.clear()
+        runner = load(store, CachedKernels(), monkeypatch, 2, "hybrid")
+        tier = runner.model.tier
+        assert isinstance(tier, Hybrid)
+        tier.close()
+        assert tier._fetches.tolist()[:3] == [0, 0, 1]
+        return len(tried)
+
+    first = start()
+    (path,) = (cache_dir / "calibration").iterdir()
+    facts = json.loads(path.read_text())["facts"]
+    assert (facts["num_experts"], facts["top_k"], facts["format"]) == (4, 2, "int4")
+    assert "as an earlier start found" not in caplog.text
+    written = path.read_bytes()
+    assert start() < first
+    assert "as an earlier start found" in caplog.text
+    assert path.read_bytes() == written
+    each[0] = 0.002  # e.g. the card is in a slower slot
+    assert start() >= first
+    assert "in an earlier trial" in caplog.text
+    assert path.read_bytes() != written
 
 
 def test_a_request_is_expected_once_its_kernel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from strata.plan.host import (
     NumaNode,
     cpu_flags,
     cpu_name,
+    driver_version,
     huge_pages,
     memlock_limit,
     numa_node_of_pci,
@@ -26,6 +27,24 @@ def test_the_first_cpu_speaks_for_all(tmp_path: Path) -> None:
     root = machine(tmp_path)
     assert cpu_name(root).startswith("Intel(R) Xeon(R) CPU E5-2680 v4")
     assert cpu_flags(root) == {"fpu", "sse4_2", "avx2", "fma"}
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 2024\nGCC version: 11\n",
+            "550.54.15",
+        ),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (root@a)\n", "580.65.06"),
+        ("something else 1.2.3 \n", "none"),
+        (None, "none"),
+    ],
+)
+def test_driver(tmp_path: Path, text: str | None, version: str) -> None:
+    if text is not None:
+        write(tmp_path, {"proc/driver/nvidia/version": text})
+    assert driver_version(tmp_path) == version
 
 
 def test_numa(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 
 import strata
-from strata.cli import bench, chat, convert, doctor, fetch, plan, serve, version
+from strata.cli import bench, calibrate, chat, convert, doctor, fetch, plan, serve, version
 from strata.cli.arguments import Parser
 from strata.config.model_name import ACCEPTED
 from strata.errors import StrataError, UsageError
@@ -38,9 +38,9 @@ def build_parser() -> Parser:
         description="Serve language models on your own hardware, over OpenAI's API.",
         epilog=EPILOG,
     )
-    parser.add_argument("--version", action="version", version=f"strata {strata.__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"strata {strata.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for module in (serve, chat, fetch, convert, plan, doctor, bench, version):
+    for module in (serve, chat, fetch, convert, plan, doctor, calibrate, bench, version):
         module.add_parser(commands)
     return parser
 

@@ -96,12 +96,17 @@ def add_device(parser: argparse._ActionsContainer) -> None:
         "computed there; hybrid: both at once, shared as a trial at the start says; auto: of these what decodes "
         "fastest, tried at the start and logged (default: auto)",
     )
+    add_expert_vram(parser, default="what is left")
+
+
+def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None:
+    """--expert-vram-gib. ``default``: for people."""
     parser.add_argument(
         "--expert-vram-gib",
         type=gibibytes,
         dest="expert_vram_bytes",
         metavar="GIB",
-        help="GiB of the GPU's memory for routed experts; the others are read from host memory (default: what is left)",
+        help=f"GiB of the GPU's memory for routed experts; the others are read from host memory (default: {default})",
     )
     parser.add_argument(
         "--hugepages",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.saved import SavedTimes
 
 
 class SelfContained:
@@ -14,7 +15,7 @@ class SelfContained:
     max_captured: int | None = None
     predictors: tuple[str, ...] = ()
 
-    def calibrate(self) -> None:
+    def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
         """As ``Tier.calibrate``."""
 
     def plans(self) -> Mapping[str, Sequence[int]]:

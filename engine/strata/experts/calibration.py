@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 logger = logging.getLogger(__name__)
 
 _TRIALS = 5  # of each number; the best counts, since what else runs only ever costs time
+
+TOLERANCE = 1.3  # between two starts; more, and another card, other memory or another load is behind it
 
 # By how many of a token's experts are missing, and how many of these are fetched: seconds a layer.
 Times: TypeAlias = Mapping[int, Mapping[int, float]]
@@ -40,17 +43,21 @@ class Timed(Protocol):
         """Of a layer, when so many of a token's experts are missing, of which so many are fetched."""
 
 
-def measure(trial: Timed, choices: Choices) -> Times:
-    """Each number of missing experts with a few numbers of fetched ones: from the best one for one less, downhill."""
+def measure(trial: Timed, choices: Choices, known: Times = MappingProxyType({})) -> dict[int, dict[int, float]]:
+    """Each number of missing experts with a few numbers of fetched ones: from the best one for one less, downhill.
+    What is ``known`` already is not tried again."""
     times: dict[int, dict[int, float]] = {}
     best, last = 0, choices.missing[-1]
-    for fetched in choices.fetched(last):
-        trial.seconds(last, fetched)  # builds kernels, and wakes the card up
+    warm = False
     for missing in choices.missing:
         allowed = choices.fetched(missing)
-        found = times[missing] = {}
+        found = times[missing] = {k: took for k, took in known.get(missing, {}).items() if k in allowed}
+        best = _fastest(found) if found else best
         wanted = {best - 1, best, best + 1} | ({0, allowed[-1]} if missing == last else set())
         while wanted := wanted.intersection(allowed) - found.keys():
+            if not warm:
+                wake_up(trial, choices)
+                warm = True
             for _ in range(_TRIALS):
                 for fetched in sorted(wanted):
                     took = trial.seconds(missing, fetched)
@@ -58,6 +65,35 @@ def measure(trial: Timed, choices: Choices) -> Times:
             best = _fastest(found)
             wanted = {best - 1, best + 1}
     return times
+
+
+def wake_up(trial: Timed, choices: Choices) -> None:
+    """Runs that are not counted: the card is clocked down, and threads sleep."""
+    last = choices.missing[-1]
+    for fetched in choices.fetched(last):
+        trial.seconds(last, fetched)
+
+
+def still_holds(trial: Timed, choices: Choices, known: Times) -> bool:
+    """Whether a few of the ``known`` times are what is measured now: the best for as many missing experts as there may
+    be, and as few and as many fetched as are known."""
+    last = choices.missing[-1]
+    found = {fetched: took for fetched, took in known.get(last, {}).items() if fetched in choices.fetched(last)}
+    if not found:
+        return False
+    wake_up(trial, choices)
+    for fetched in {min(found), _fastest(found), max(found)}:
+        took = min(trial.seconds(last, fetched) for _ in range(_TRIALS))
+        if not found[fetched] / TOLERANCE < took < found[fetched] * TOLERANCE:
+            logger.info(
+                "%d missing experts, %d of them fetched, took %.0f us a layer in an earlier trial and take %.0f now",
+                last,
+                fetched,
+                1e6 * found[fetched],
+                1e6 * took,
+            )
+            return False
+    return True
 
 
 def plain_fetches(way: str, num_experts: int) -> tuple[int, ...]:

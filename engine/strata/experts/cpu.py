@@ -72,6 +72,11 @@ class CpuExperts:
         """Of one expert, as the threads read it."""
         return self._tiles.num_bytes
 
+    @property
+    def num_threads(self) -> int:
+        """That compute experts."""
+        return len(self._opened.options.cores)
+
     def addresses(self, row: int) -> Tensor:
         """int64 [experts], where a layer's experts begin."""
         return self._table[row]

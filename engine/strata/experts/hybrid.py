@@ -10,6 +10,7 @@ before it computes.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,13 +18,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strata.experts.calibration import Choices, all_plans, best_fetches, describe, measure, plain_fetches
+from strata.experts.calibration import (
+    Choices,
+    Times,
+    all_plans,
+    best_fetches,
+    describe,
+    measure,
+    plain_fetches,
+    still_holds,
+)
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.cpu import CpuExperts
 from strata.experts.layout import blob_layout
 from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
 from strata.experts.registry import ExpertRegistry
+from strata.experts.saved import Facts, SavedTimes
 from strata.experts.streamer import Streamer
 from strata.experts.trial import Trial
 from strata.kernels.capture import on_card
@@ -31,6 +42,7 @@ from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Counter, MissTable
 from strata.memory.device import aligned
+from strata.plan.host import cpu_name, driver_version
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
 
@@ -97,6 +109,7 @@ class Hybrid:
         self._way = way
         self._set_fetches(plain_fetches(way, layout.num_experts))
         self._plans: Mapping[str, Sequence[int]] = {}
+        self.times: Times = {}  # of the trial
         self._layers = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
         self._streamer = Streamer(len(self._layers), self._bring, device)
@@ -109,19 +122,56 @@ class Hybrid:
         if number < self._slots.shape[1]:
             self._slots[row, number].copy_(blob)
 
-    def calibrate(self) -> None:
+    def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
         """As ``Tier.calibrate``: how the CPU reads, and how many of a token's missing experts to fetch."""
         self._cpu.tune()
         if self._way in ("fetch", "cpu"):
             return
         num_slots, num_experts = self._slots.shape[1], self._store_layout.num_experts
+        choices, facts = Choices(self._top_k, num_slots, num_experts), self.facts()
+        known = {} if anew else saved.read(facts)
         with self._trial() as trial:
-            times = measure(trial, Choices(self._top_k, num_slots, num_experts))
+            if known and not still_holds(trial, choices, known):
+                known = {}
+            times = measure(trial, choices, known)
+        merged = {missing: {**known.get(missing, {}), **times.get(missing, {})} for missing in {*known, *times}}
+        if merged != known:
+            saved.write(facts, merged)
         fetches = best_fetches(times, self._way, num_experts)
-        logger.info("%s", describe(times, fetches))
+        logger.info("%s%s", describe(times, fetches), "" if merged != known else ", as an earlier start found")
         self._set_fetches(fetches)
+        self.times = times
         if self._way == "auto":
             self._plans = all_plans(fetches)
+
+    def fetch_seconds(self) -> float:
+        """That one expert takes over PCIe, a whole layer at a time, while nothing else goes on."""
+        num_experts = self._store_layout.num_experts
+        count = torch.tensor([num_experts], dtype=torch.int32, device=self._device)
+        took = []
+        for _ in range(3):
+            self._wait()
+            began = time.perf_counter()
+            self._misses.untile(self._layers[0].table.sources, self._staged[0], count, self._layout)
+            self._wait()
+            took.append(time.perf_counter() - began)
+        return min(took) / num_experts
+
+    def facts(self) -> Facts:
+        """On which the times of a trial depend, as far as they can be known. The number of slots bounds what is tried,
+        and does not change what it takes."""
+        card = self._device.type
+        return {
+            "card": torch.cuda.get_device_name(self._device) if card == "cuda" else card,
+            "driver": driver_version(),
+            "cpu": cpu_name(),
+            "cpu_threads": self._cpu.num_threads,
+            "hidden": self._layout.gate.cols,
+            "intermediate": self._layout.gate.rows,
+            "format": self._layout.gate.kind,
+            "num_experts": self._store_layout.num_experts,
+            "top_k": self._top_k,
+        }
 
     def plans(self) -> Mapping[str, Sequence[int]]:
         """As ``Tier.plans``."""
@@ -221,13 +271,16 @@ class Hybrid:
             if on_its_own:
                 self._cpu.expect(len(layers))
             again()
-            if on_its_own:
-                torch.cuda.synchronize(self._device)
+            self._wait()
             self._cpu.check()
 
         yield Trial(run_all, ids, self.registry.table[: len(layers)], self._fetches)
         for layer in layers:
             self._reset(layer.table)
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _set_fetches(self, fetches: Sequence[int]) -> None:
         self._fetches.copy_(torch.tensor(fetches, dtype=torch.int32))

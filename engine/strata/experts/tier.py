@@ -13,6 +13,7 @@ from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
 from strata.experts.offloaded import Offloaded
 from strata.experts.resident import Resident
+from strata.experts.saved import SavedTimes
 from strata.kernels.layer import ExpertsFn, Kernels, RouteFn
 from strata.kernels.matrix import Activation
 from strata.plan.placement import ExpertPlacement
@@ -34,8 +35,9 @@ class Tier(Protocol):
     def predictors(self) -> tuple[str, ...]:
         """Who may guess the next layer's experts, so that they are fetched ahead; none where nothing is fetched."""
 
-    def calibrate(self) -> None:
-        """Measure what is faster on this machine, once all experts are there and before steps are captured."""
+    def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
+        """Measure what is faster on this machine, once all experts are there and before steps are captured. ``saved``:
+        of earlier starts, which are taken where they still hold, unless all shall be measured ``anew``."""
 
     def plans(self) -> Mapping[str, Sequence[int]]:
         """Ways to share missing experts that are left to compare, by name, each as how many of 0, 1 ... missing ones

@@ -37,6 +37,14 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
     return frozenset(_cpuinfo(root).get("flags", "").split())
 
 
+def driver_version(root: Path = ROOT) -> str:
+    """Of NVIDIA's kernel module, as "580.65.06"; "none" where none is loaded."""
+    match = re.search(
+        r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", _text(root / "proc/driver/nvidia/version"), re.MULTILINE
+    )
+    return "none" if match is None else match[1]
+
+
 def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
     """Every node that has memory; none where sysfs does not tell."""
     nodes = []

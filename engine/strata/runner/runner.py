@@ -12,6 +12,7 @@ from torch import Tensor
 from strata.config import DeviceConfig, EngineConfig
 from strata.errors import HardwareError
 from strata.experts.counts import ExpertStats
+from strata.experts.saved import SavedTimes
 from strata.experts.tier import Tier, blob_tier, caches_experts, reads_blobs
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
@@ -32,6 +33,7 @@ from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import decode_steps, warm_up_steps
 from strata.scheduler.batch import Batch
+from strata.store.directories import default_cache_dir
 from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
 
@@ -117,7 +119,7 @@ class Runner:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
         if model.tier is not None:
             with torch.inference_mode(), out_of_memory(device):
-                model.tier.calibrate()
+                model.tier.calibrate(saved_times())
             if config.device.prefetch in model.tier.predictors:
                 model.tier.prefetch(config.device.prefetch)
             elif config.device.prefetch != "off":
@@ -230,6 +232,11 @@ class Runner:
         )
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
         return hidden, inputs.sampled, inputs.num_sampled
+
+
+def saved_times() -> SavedTimes:
+    """What this machine's trials took."""
+    return SavedTimes(default_cache_dir() / "calibration")
 
 
 def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: Kernels) -> ExpertPlacement | None:
