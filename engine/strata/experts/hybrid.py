@@ -106,7 +106,7 @@ class Hybrid:
         self._staged = staged.view(2, layout.num_experts).to(device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
         self._counters = Counters(layout.layers, device)
-        self._way = way
+        self._way, self._hugepages = way, hugepages
         self._set_fetches(plain_fetches(way, layout.num_experts))
         self._plans: Mapping[str, Sequence[int]] = {}
         self.times: Times = {}  # of the trial
@@ -166,6 +166,7 @@ class Hybrid:
             "driver": driver_version(),
             "cpu": cpu_name(),
             "cpu_threads": self._cpu.num_threads,
+            "hugepages": self._hugepages,
             "hidden": self._layout.gate.cols,
             "intermediate": self._layout.gate.rows,
             "format": self._layout.gate.kind,
