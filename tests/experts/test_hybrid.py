@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
-from strata.experts import hybrid
+from strata.experts import cpu, hybrid
 from strata.experts.counts import ExpertCounts
 from strata.experts.cpu import CpuExperts
 from strata.experts.hybrid import Hybrid
 from strata.experts.trial import Trial
 from strata.kernels.layer import Kernels
+from strata.memory.host import PinnedMemory
 from strata.runner import runner as runner_module
 from strata.runner.contest import keep_fastest
 from strata.runner.runner import Runner
@@ -87,6 +89,32 @@ def test_the_numbers_stay(
             assert (counts.fetched > 0) == (placement == "fetch")
     finally:
         tier.close()
+
+
+@pytest.mark.parametrize("placement", ["cpu", "fetch"])
+def test_experts_on_two_numa_nodes(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ((0,), (min(1, max(os.sched_getaffinity(0))),))
+    near: list[tuple[int, ...]] = []
+
+    class Recorded(PinnedMemory):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            near.append(options.get("near", ()))
+
+    monkeypatch.setattr(cpu, "PinnedMemory", Recorded)
+    monkeypatch.setattr(cpu, "cores_of_nodes", lambda keep: nodes)
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, "int4")
+    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
+    runner = load(store, CachedKernels(), monkeypatch, 1, placement)
+    assert isinstance(runner.model.tier, Hybrid)
+    try:
+        found = tiny.run_chunks(runner, TOKEN_IDS, 5, list(range(8)))
+        runner.check()
+        assert tiny.relative(found, expected) < 0.1
+    finally:
+        runner.model.tier.close()
+    assert near == [*nodes, ()], "of each node's experts, and of the mailbox"
 
 
 def test_prefill_brings_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

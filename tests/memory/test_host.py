@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,6 +62,25 @@ def test_every_byte_can_be_written() -> None:
 def test_all_pages_are_there_before_they_are_touched() -> None:
     memory = PinnedMemory(5 << 20, CPU)
     assert re.search(r"^Rss: +5120 kB", smaps(memory.tensor.data_ptr()), re.MULTILINE)
+
+
+def test_the_threads_of_a_node_are_given_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[tuple[int, Any]] = []
+    move = os.sched_setaffinity
+    before = os.sched_getaffinity(0)
+
+    def record(who: int, cpus: Any) -> None:
+        moved.append((threading.get_native_id(), cpus))
+        move(who, cpus)
+
+    monkeypatch.setattr(os, "sched_setaffinity", record)
+    monkeypatch.setattr(host, "_PART_BYTES", 1 << 20)
+    cpu = max(before)
+    memory = PinnedMemory(4 << 20, CPU, near=[cpu])
+    assert [cpus for _, cpus in moved] == [[cpu]], "one thread for each core"
+    assert moved[0][0] != threading.get_native_id()
+    assert os.sched_getaffinity(0) == before
+    assert re.search(r"^Rss: +4096 kB", smaps(memory.tensor.data_ptr()), re.MULTILINE)
 
 
 def test_it_lies_in_reserved_pages(pages: int) -> None:
@@ -156,8 +177,9 @@ def test_pages_that_are_promised_and_not_given(kernel: Any) -> None:
         PinnedMemory(5 << 19, CPU)
 
 
-def test_a_kernel_that_cannot_be_asked_gives_pages_as_they_are_touched(kernel: Any) -> None:
+def test_pages_are_touched_where_the_kernel_cannot_be_asked(kernel: Any) -> None:
     libc = kernel(errno.EINVAL)
     memory = PinnedMemory(5 << 19, CPU)
     begin = memory.tensor.data_ptr()
     assert libc.parts == [(begin, 1 << 20), (begin + (1 << 20), 1 << 20), (begin + (2 << 20), 1 << 19)]
+    assert re.search(r"^Rss: +(1024|2048) kB", smaps(begin), re.MULTILINE), "of the part that was refused"

@@ -106,6 +106,35 @@ def test_jobs_in_a_row(pool: ExpertPool) -> None:
         assert_right(job, layers, i % 2)
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param((0, 1, 1), id="each node has one of the experts"),
+        pytest.param((0, 1, 2), id="a node whose only expert nobody takes"),
+    ],
+)
+def test_nodes_add_up_their_experts(nodes: tuple[int, ...]) -> None:
+    layers, job = Layers(TileLayout("int4", 96, 64)), Job(hidden=96)
+    choices = [[0, 1], [1, -1]], [[1, -1], [-1, 1]], [[0, -1], [-1, 0]], [[-1, -1], [-1, -1]]
+    with ExpertPool(layers.experts[0][0].layout, pool_options(cores=[0, 1, 1], nodes=nodes)) as pool:
+        layers.give(pool)
+        for i in range(100):
+            job.x.copy_(torch.randn(2, 96))
+            job.y.fill_(float("nan"))
+            job.ids.copy_(torch.tensor(choices[i % 4]))
+            job.run(pool, i % 2)
+            if i % 4 < 3:
+                assert_right(job, layers, i % 2)
+            else:
+                assert not job.y.any()
+
+
+def test_all_nodes_read_together() -> None:
+    memory = aligned(11 << 21)
+    with ExpertPool(LAYOUT, pool_options(nodes=[0, 1])) as pool:
+        pool.read(memory.data_ptr(), len(memory))
+
+
 def test_a_job_without_experts_gives_zeros(pool: ExpertPool) -> None:
     Layers().give(pool)
     job = Job()
@@ -266,8 +295,11 @@ HANGING = """
             print(error, flush=True)
 
     blob, blob_address = aligned(layout.num_bytes)
-    table = ctypes.c_uint64(blob_address)
     box_layout = MailboxLayout(1, 1, 64)
+"""
+
+ALL_HANG = """
+    table = ctypes.c_uint64(blob_address)
     for how in ("call", "mailbox"):
         before = set(os.listdir("/proc/self/task"))
         box, box_address = aligned(box_layout.num_bytes)
@@ -295,18 +327,47 @@ HANGING = """
 """
 
 
-def test_threads_that_hang_end_in_errors() -> None:
-    root = Path(__file__).parents[2]
+def run_script(script: str) -> str:
+    """What it prints, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(HANGING)],
-        env=os.environ | {"PYTHONPATH": str(root / "engine")},
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "engine")},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    errors = done.stdout.splitlines()
-    assert len(errors) == 4, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+def test_threads_that_hang_end_in_errors() -> None:
+    errors = run_script(HANGING + ALL_HANG).splitlines()
+    assert len(errors) == 4, errors
     for late, stuck in (errors[:2], errors[2:]):
         assert "took more than 0.2 s" in late
         assert "does not end" in stuck
+
+
+ONE_NODE_HANGS = """
+    table = (ctypes.c_uint64 * 2)(blob_address, blob_address)
+    box, box_address = aligned(box_layout.num_bytes)
+    before = set(os.listdir("/proc/self/task"))
+    pool = ExpertPool(layout, PoolOptions(top_k=1, max_tokens=1, cores=[0, 1], nodes=[0, 1], timeout_seconds=0.2))
+    pool.set_table(ctypes.addressof(table), 1, 2, blob)
+    for task in set(os.listdir("/proc/self/task")) - before:
+        if Path(f"/proc/self/task/{task}/comm").read_text().startswith("strata-cpu-1"):
+            libc.syscall(234, os.getpid(), int(task), 10)  # tgkill
+    id_ = ctypes.c_int32.from_address(box_address + box_layout.ids_offset)
+    places = (box_layout.x_offset, box_layout.ids_offset, box_layout.weights_offset, box_layout.y_offset)
+    for id_.value in (0, 0, 0, 1):
+        attempt(lambda: pool.run(0, 1, *(box_address + place for place in places)))
+        print("ran", id_.value, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_node_computes_its_own_experts_alone() -> None:
+    ran, late = run_script(HANGING + ONE_NODE_HANGS).split("ran 0\nran 0\nran 0\n")
+    assert not ran
+    assert "took more than 0.2 s" in late
 
 
 def test_the_prefetch_distance_is_what_was_fastest(monkeypatch: pytest.MonkeyPatch, pool: ExpertPool) -> None:
@@ -416,3 +477,15 @@ def test_one_core_of_each_pair_as_far_as_the_quota_goes(tmp_path: Path) -> None:
     for quota, allowed in (("350000", (0, 1, 2)), ("50000", (0,)), ("max", (0, 1, 2, 3))):
         (tmp_path / "sys/fs/cgroup/pod/cpu.max").write_text(f"{quota} 100000\n")
         assert cores.physical_cores(None, tmp_path, everything) == allowed
+    assert cores.cores_of_nodes(0, tmp_path, everything) == ((0, 1), (2, 3))
+    assert cores.cores_of_nodes(1, tmp_path, everything) == ((0, 1), (2,))
+    assert cores.cores_of_nodes(2, tmp_path, everything) == ((0, 1), (2, 3)), "not more than twice as many"
+    assert cores.cores_of_nodes(0, tmp_path, frozenset({1, 6, 7})) == ((1,), (6, 7))
+    assert cores.cores_of_nodes(0, tmp_path, frozenset({6, 7})) == ((6, 7),)
+    for quota, apart in (("350000", ((0, 1), (2,))), ("200000", ((0,), (2,))), ("50000", ((0,),))):
+        (tmp_path / "sys/fs/cgroup/pod/cpu.max").write_text(f"{quota} 100000\n")
+        assert cores.cores_of_nodes(0, tmp_path, everything) == apart
+
+
+def test_a_machine_that_tells_no_nodes_has_one(tmp_path: Path) -> None:
+    assert cores.cores_of_nodes(1, tmp_path, frozenset(range(4))) == ((0, 1, 2),)

@@ -10,8 +10,8 @@ from torch import Tensor
 from strata.errors import EngineError
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Mailbox
-from strata.memory.host import PinnedMemory
-from strata.native.cores import physical_cores
+from strata.memory.host import PinnedMemory, check_room
+from strata.native.cores import cores_of_nodes
 from strata.native.layout import TileLayout
 from strata.native.mailbox import DONE, REQUEST, MailboxLayout
 from strata.native.pool import CpuWork, ExpertPool, PoolOptions
@@ -20,11 +20,15 @@ from strata.native.tuning import tune_prefetch
 from strata.store.layout import ExpertLayout
 
 _ALIGNMENT = 128  # bytes: a cache line of a GPU
-_KEPT_CORES = 2  # for the engine's own thread and the server, where there are more than twice as many
+_KEPT_CORES = 2  # for the engine's own thread and the server
 
 
 class CpuExperts:
-    """Every expert of a store as tiles, and a mailbox through which the card asks for some of them."""
+    """Every expert of a store as tiles, and a mailbox through which the card asks for some of them.
+
+    Where this process has cores of several NUMA nodes, the experts lie in the memory of all of them, and each node's
+    cores compute those that are near.
+    """
 
     def __init__(
         self, layout: ExpertLayout, device: torch.device, *, top_k: int, max_tokens: int, hugepages: str = "off"
@@ -36,11 +40,17 @@ class CpuExperts:
         self._biases = layout.weights.get("gate_proj.bias")
         self._tiles = TileLayout(gate.format, hidden, intermediate, self._biases is not None)
         size = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT
-        self._slab = PinnedMemory(layout.num_blobs * size, device, hugepages)
-        self._experts = self._slab.tensor.view(len(layout.layers), layout.num_experts, size)
-        first = self._slab.tensor.data_ptr()
-        blobs = first + size * torch.arange(layout.num_blobs, dtype=torch.int64)
-        self._table = blobs.view(len(layout.layers), layout.num_experts)
+        self._cores = cores_of_nodes(_KEPT_CORES)
+        nodes, layers = len(self._cores), len(layout.layers)
+        if hugepages == "off":
+            check_room(layout.num_blobs * size)
+        self._table = torch.empty(layers, layout.num_experts, dtype=torch.int64)
+        self._slabs: list[PinnedMemory] = []
+        for node, cores in enumerate(self._cores):
+            mine = self._table[:, node::nodes]  # as the pool wants them to be spread
+            slab = PinnedMemory(mine.numel() * size, device, hugepages, near=cores if nodes > 1 else ())
+            mine.copy_((slab.tensor.data_ptr() + size * torch.arange(mine.numel(), dtype=torch.int64)).view(mine.shape))
+            self._slabs.append(slab)
         self._max_tokens, self._top_k = max_tokens, top_k
         places = MailboxLayout(max_tokens, top_k, hidden, "float32")
         self._places = places
@@ -65,7 +75,7 @@ class CpuExperts:
         begin = blob.data_ptr()
         parts = {part: begin + self._layout.parts[part][0] for part in self._tiles.parts}
         narrow = self._biases is not None and self._biases.format == "bf16"
-        tile_expert(self._tiles, parts, self._experts[row, expert].data_ptr(), narrow_biases=narrow)
+        tile_expert(self._tiles, parts, int(self._table[row, expert]), narrow_biases=narrow)
 
     @property
     def expert_bytes(self) -> int:
@@ -85,16 +95,15 @@ class CpuExperts:
         """Start the threads, once."""
         if self._pool is not None:
             return
-        cores = physical_cores()
-        if len(cores) > 2 * _KEPT_CORES:
-            cores = cores[:-_KEPT_CORES]
+        nodes = [node for node, cores in enumerate(self._cores) for _ in cores]
         options = PoolOptions(
             top_k=self._top_k,
             max_tokens=self._max_tokens,
             gating="silu" if activation.limit is None else "clamped_swiglu",
             limit=activation.limit or 0.0,
             number="float32",
-            cores=cores,
+            cores=[core for cores in self._cores for core in cores],
+            nodes=nodes,
         )
         self._pool = ExpertPool(self._tiles, options)
         atexit.register(self.close)  # keeps what the threads read for as long as there are any

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,14 +33,23 @@ class PinnedMemory:
     large pages as far as the kernel finds some: fewer are to be locked, and the CPU reads 10 % faster.
     """
 
-    def __init__(self, num_bytes: int, device: torch.device, hugepages: str = "off", *, root: Path = ROOT) -> None:
-        """For ``device``; where that is a CPU, nothing needs to be locked. ``root``: of procfs and sysfs. Raises
+    def __init__(
+        self,
+        num_bytes: int,
+        device: torch.device,
+        hugepages: str = "off",
+        *,
+        near: Sequence[int] = (),
+        root: Path = ROOT,
+    ) -> None:
+        """For ``device``; where that is a CPU, nothing needs to be locked. ``near``: CPUs of the NUMA node in whose
+        memory it is to lie, as far as that has room; none: wherever. ``root``: of procfs and sysfs. Raises
         HardwareError when control group or host have not that much left, or the driver does not lock it."""
         self._map = _ordinary(num_bytes, root) if hugepages == "off" else _reserved(num_bytes, hugepages, root)
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
         self.tensor = whole[:num_bytes]
         try:
-            _populate(whole.data_ptr(), len(whole))
+            _populate(whole, near)
         except OSError as error:
             # Without this, a thread that touches the page that is not there ends the process with SIGBUS.
             raise _refused(len(whole), hugepages, root, f" ({error.strerror})") from error
@@ -47,7 +57,8 @@ class PinnedMemory:
             _lock(whole)
 
 
-def _ordinary(num_bytes: int, root: Path) -> mmap.mmap:
+def check_room(num_bytes: int, root: Path = ROOT) -> None:
+    """Raise HardwareError when control group or host have not that much ordinary memory left for experts."""
     left = available_memory(root) - HEADROOM
     if num_bytes > left:
         raise HardwareError(
@@ -55,6 +66,10 @@ def _ordinary(num_bytes: int, root: Path) -> mmap.mmap:
             f"group leave {format_bytes(max(0, left))}. Raise the container's memory limit, let more experts into "
             "VRAM, or choose a dtype with fewer bits"
         )
+
+
+def _ordinary(num_bytes: int, root: Path) -> mmap.mmap:
+    check_room(num_bytes, root)
     made = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     made.madvise(mmap.MADV_HUGEPAGE)
     return made
@@ -90,18 +105,29 @@ def _refused(size: int, hugepages: str, root: Path, why: str) -> HardwareError:
     )
 
 
-def _populate(address: int, size: int) -> None:
+def _populate(memory: torch.Tensor, near: Sequence[int]) -> None:
     """Have the kernel find and clear all pages now, on all cores: page after page, as they are first touched, takes
-    several times as long. Raises OSError when it has not enough."""
+    several times as long. Raises OSError when it has not enough.
+
+    A page lies on the node of the thread that asks. (Containers may choose their threads' cores, but not bind memory.)
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def populate(at: int) -> None:
-        part = ctypes.c_void_p(address + at), ctypes.c_size_t(min(_PART_BYTES, size - at))
-        if libc.madvise(*part, _MADV_POPULATE_WRITE) and (error := ctypes.get_errno()) != errno.EINVAL:  # older kernels
+        part = memory[at : at + _PART_BYTES]
+        if not libc.madvise(ctypes.c_void_p(part.data_ptr()), ctypes.c_size_t(len(part)), _MADV_POPULATE_WRITE):
+            return
+        error = ctypes.get_errno()
+        if error != errno.EINVAL:
             raise OSError(error, os.strerror(error))
+        part.numpy()[:: mmap.PAGESIZE] = 0  # older kernels cannot be asked
 
-    parts = range(0, size, _PART_BYTES)
-    with ThreadPoolExecutor(min(len(parts), num_cpus())) as pool:
+    def move() -> None:
+        if near:
+            os.sched_setaffinity(0, near)  # this thread alone
+
+    parts = range(0, len(memory), _PART_BYTES)
+    with ThreadPoolExecutor(min(len(parts), len(near) or num_cpus()), initializer=move) as pool:
         for _ in pool.map(populate, parts):
             pass
 

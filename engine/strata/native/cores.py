@@ -8,6 +8,8 @@ from pathlib import Path
 from strata.plan.hardware import cpu_limit
 from strata.plan.host import ROOT, numa_nodes, parse_cpus
 
+MAX_NODES = 16  # of src/pool.h
+
 
 def physical_cores(
     node: int | None = None, root: Path = ROOT, allowed: frozenset[int] | None = None
@@ -21,14 +23,38 @@ def physical_cores(
     allowed = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
     if node is not None:
         allowed &= next((each.cpus for each in numa_nodes(root) if each.number == node), frozenset())
+    chosen = _physical(allowed, root)
+    quota = cpu_limit(root)
+    return tuple(chosen if quota is None else chosen[: max(1, int(quota))])
+
+
+def cores_of_nodes(
+    keep: int = 0, root: Path = ROOT, allowed: frozenset[int] | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """As ``physical_cores``, apart for each NUMA node on which there are some. ``keep``: so many are left to others,
+    where there are more than twice as many. What is left out is left out of the nodes in turn."""
+    allowed = frozenset(os.sched_getaffinity(0)) if allowed is None else allowed
+    nodes = [_physical(allowed & node.cpus, root) for node in numa_nodes(root)]
+    nodes = [cores for cores in nodes if cores]
+    if not 1 < len(nodes) <= MAX_NODES:
+        nodes = [_physical(allowed, root)]
+    quota = cpu_limit(root)
+    count = sum(map(len, nodes)) if quota is None else min(sum(map(len, nodes)), max(1, int(quota)))
+    if count > 2 * keep:
+        count -= keep
+    while sum(map(len, nodes)) > count:
+        max(reversed(nodes), key=len).pop()
+    return tuple(tuple(cores) for cores in nodes if cores)
+
+
+def _physical(allowed: frozenset[int], root: Path) -> list[int]:
     chosen: list[int] = []
     taken: set[int] = set()
     for cpu in sorted(allowed):
         if cpu not in taken:
             chosen.append(cpu)
             taken |= _siblings(cpu, root)
-    quota = cpu_limit(root)
-    return tuple(chosen if quota is None else chosen[: max(1, int(quota))])
+    return chosen
 
 
 def _siblings(cpu: int, root: Path) -> frozenset[int]:

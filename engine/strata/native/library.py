@@ -12,7 +12,7 @@ from strata.errors import HardwareError
 from strata.native.layout import FORMATS, TileLayout
 
 PATH = Path(__file__).parent / "libstrata.so"
-_INTERFACE = 5  # of src/api.cpp
+_INTERFACE = 6  # of src/api.cpp
 
 VARIANTS = ("scalar", "avx2", "avx512", "avx512_vnni")  # slowest first, in the order of the library's numbers
 GATINGS = ("silu", "clamped_swiglu")
@@ -41,6 +41,7 @@ class PoolArguments(ctypes.Structure):
         ("number", c_int32),
         ("variant", c_int32),
         ("num_cores", c_int32),
+        ("num_nodes", c_int32),
         ("max_tokens", c_int64),
         ("top_k", c_int64),
         ("prefetch_bytes", c_int64),
@@ -61,7 +62,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         c_int32,
         (c_void_p, c_int32, c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p, c_void_p),
     ),
-    "strata_pool_open": (c_void_p, (POINTER(PoolArguments), POINTER(c_int32), POINTER(c_int32))),
+    "strata_pool_open": (
+        c_void_p,
+        (POINTER(PoolArguments), POINTER(c_int32), POINTER(c_int32), POINTER(c_int32)),
+    ),
     "strata_pool_close": (c_int32, (c_void_p,)),
     "strata_pool_set_table": (None, (c_void_p, c_void_p, c_int64, c_int64)),
     "strata_pool_set_prefetch": (None, (c_void_p, c_int64)),

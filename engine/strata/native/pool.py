@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from strata.errors import EngineError, HardwareError, OptionError
-from strata.native.cores import physical_cores
+from strata.native.cores import MAX_NODES, physical_cores
 from strata.native.layout import TileLayout
 from strata.native.library import GATINGS, NUMBERS, VARIANTS, LayoutArguments, PoolArguments, load, variants
 from strata.native.mailbox import MailboxLayout, take_status
@@ -44,6 +44,9 @@ class PoolOptions:
     activations: str = "int8"
     number: str = "bfloat16"  # type of x
     cores: Sequence[int] = field(default_factory=physical_cores)  # one thread on each
+    # Of each core: its node, counted from 0. Expert e is computed by the cores of node e % nodes, in whose memory it is
+    # to lie. Empty: all cores are near to all experts.
+    nodes: Sequence[int] = ()
     variant: str | None = None  # None: the fastest that this CPU has
     # Memory is asked for this far ahead of the reads; what is best depends on the machine (``native.tuning``). One
     # 16-core Xeon (AMX), int4, 14 threads, 2026-11-30: 68 GB/s with 0, 111 with 2368, 119 with 4736, 102 with 9472.
@@ -83,8 +86,9 @@ class ExpertPool:
         self._library = load()
         arguments = self._arguments()
         cores = (ctypes.c_int32 * len(options.cores))(*options.cores)
+        nodes = (ctypes.c_int32 * len(options.cores))(*options.nodes)
         error = ctypes.c_int32()
-        self._handle = self._library.strata_pool_open(ctypes.byref(arguments), cores, ctypes.byref(error))
+        self._handle = self._library.strata_pool_open(ctypes.byref(arguments), cores, nodes, ctypes.byref(error))
         if not self._handle:
             raise HardwareError(
                 f"the threads for experts on the CPU cannot start on the cores {list(options.cores)}: "
@@ -97,6 +101,10 @@ class ExpertPool:
             raise HardwareError(f"this CPU cannot run {options.variant!r}; it can run {', '.join(variants())}")
         if not options.cores:
             raise HardwareError("no core is left for the experts on the CPU; allow at least one")
+        if options.nodes:
+            assert len(options.nodes) == len(options.cores), "each core has a node"
+            assert set(options.nodes) == set(range(num_nodes := max(options.nodes) + 1)), "no node is without a core"
+            assert num_nodes <= MAX_NODES, f"{num_nodes} nodes are more than {MAX_NODES}"
         return PoolArguments(
             layout=LayoutArguments.of(self.layout),
             gating=_number_of("gating", options.gating, GATINGS),
@@ -105,6 +113,7 @@ class ExpertPool:
             number=_number_of("number", options.number, NUMBERS),
             variant=-1 if options.variant is None else VARIANTS.index(options.variant),
             num_cores=len(options.cores),
+            num_nodes=1 + max(options.nodes, default=0),
             max_tokens=options.max_tokens,
             top_k=options.top_k,
             prefetch_bytes=options.prefetch_bytes,

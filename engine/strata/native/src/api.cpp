@@ -25,7 +25,7 @@ struct PoolArguments {
   LayoutArguments layout;
   int32_t gating;
   float limit;
-  int32_t digits, number, variant, num_cores;
+  int32_t digits, number, variant, num_cores, num_nodes;
   int64_t max_tokens, top_k, prefetch_bytes, timeout_ns, spin_ns;
 };
 
@@ -35,35 +35,43 @@ struct Handle {
   std::unique_ptr<Experts> experts;
   std::unique_ptr<Mailbox> mailbox;
   const Kernels* kernels;
+  size_t nodes;
 };
 
 // Reads memory as fast as the pool's workers can.
 class Reading : public Work {
  public:
   static constexpr size_t UNIT = 1 << 21;
-  Reading(const Kernels& kernels, const uint8_t* data, size_t bytes) : kernels_(kernels), data_(data), bytes_(bytes) {}
-  Phases phases() const {
-    const uint32_t units = uint32_t(ceil_div(bytes_, UNIT));
-    return {{units, units, units}};
+  Reading(const Kernels& kernels, const uint8_t* data, size_t bytes, size_t nodes)
+      : kernels_(kernels), data_(data), bytes_(bytes), nodes_(nodes) {}
+  NodePhases phases() const {
+    NodePhases phases;
+    for (size_t n = 0; n < nodes_; ++n) {
+      const uint32_t units = uint32_t(begin_of(n + 1) - begin_of(n));
+      phases[n] = {{units, units, units}};
+    }
+    return phases;
   }
-  void run(uint32_t first, uint32_t count) override {
-    const size_t at = first * UNIT;
+  void run(size_t node, uint32_t first, uint32_t count) override {
+    const size_t at = (begin_of(node) + first) * UNIT;
     sum_.fetch_xor(kernels_.read(data_ + at, std::min(count * UNIT, bytes_ - at)), std::memory_order_relaxed);
   }
   void finish(bool) override {}
   uint64_t sum() const { return sum_; }
 
  private:
+  size_t begin_of(size_t node) const { return ceil_div(bytes_, UNIT) * node / nodes_; }
+
   const Kernels& kernels_;
   const uint8_t* const data_;
-  const size_t bytes_;
+  const size_t bytes_, nodes_;
   std::atomic<uint64_t> sum_{0};
 };
 
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 5; }
+EXPORT int32_t strata_interface() { return 6; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -92,21 +100,22 @@ EXPORT int32_t strata_pack_int4(const void* numbers, int32_t number, int64_t row
 }
 
 // Null where it cannot be; `error` then is an errno.
-EXPORT Handle* strata_pool_open(const PoolArguments* given, const int32_t* cores, int32_t* error) {
+EXPORT Handle* strata_pool_open(const PoolArguments* given, const int32_t* cores, const int32_t* nodes, int32_t* error) {
   const Kernels* kernels = kernels_of(given->variant < 0 ? best_variant() : Variant(given->variant));
   if (!kernels) {
     *error = ENOTSUP;
     return nullptr;
   }
   try {
-    Pool* pool = Pool::start({cores, cores + given->num_cores}, given->timeout_ns, given->spin_ns, *error);
+    const int32_t count = given->num_cores;
+    Pool* pool = Pool::start({cores, cores + count}, {nodes, nodes + count}, given->timeout_ns, given->spin_ns, *error);
     if (!pool) return nullptr;
-    std::unique_ptr<Handle> handle(new Handle{pool, nullptr, nullptr, kernels});
+    std::unique_ptr<Handle> handle(new Handle{pool, nullptr, nullptr, kernels, size_t(given->num_nodes)});
     try {
       handle->experts = std::make_unique<Experts>(
           ExpertsConfig{given->layout.layout(), Gating(given->gating), given->limit, size_t(given->digits),
                         Number(given->number), size_t(given->max_tokens), size_t(given->top_k),
-                        size_t(given->prefetch_bytes)},
+                        size_t(given->prefetch_bytes), size_t(given->num_nodes)},
           *kernels, *pool);
     } catch (const std::bad_alloc&) {
       if (pool->stop()) delete pool;
@@ -137,7 +146,7 @@ EXPORT void strata_pool_set_prefetch(Handle* handle, int64_t bytes) { handle->ex
 EXPORT int32_t strata_pool_run(Handle* handle, int64_t layer, int64_t tokens, const void* x, const int32_t* ids,
                                const float* weights, float* y) {
   if (handle->pool->failed()) return int32_t(Fault::FAILED);
-  Phases phases;
+  NodePhases phases;
   const Fault fault = handle->experts->prepare({size_t(layer), size_t(tokens), x, ids, weights, y}, phases);
   if (fault != Fault::NONE) return int32_t(fault);
   return int32_t(handle->pool->run(*handle->experts, phases) == Wait::DONE ? Fault::NONE : Fault::FAILED);
@@ -173,7 +182,7 @@ EXPORT const char* strata_pool_variant(Handle* handle) { return handle->kernels-
 
 // A Fault. What was read goes into `sum`.
 EXPORT int32_t strata_pool_read(Handle* handle, const uint8_t* data, int64_t bytes, uint64_t* sum) {
-  Reading reading(*handle->kernels, data, size_t(bytes));
+  Reading reading(*handle->kernels, data, size_t(bytes), handle->nodes);
   const bool done = handle->pool->run(reading, reading.phases()) == Wait::DONE;
   *sum = reading.sum();
   return int32_t(done ? Fault::NONE : Fault::FAILED);

@@ -7,6 +7,10 @@
 //   output   a row block of down of all experts, one after another, into the tokens' sums
 // so memory is read as long ascending streams, no unit waits for more than the units just before it, there is no barrier,
 // and each number is summed in the order of the experts' ids, whatever the threads did.
+//
+// Where cores and experts are spread over several nodes, expert `id` lies in the memory of node id % nodes and is computed
+// there: each node has hidden and output units for its experts, the tokens are the first node's, and whoever is the last
+// to end the output units of a row block adds the nodes' sums up, in order.
 #pragma once
 
 #include <memory>
@@ -25,6 +29,7 @@ struct ExpertsConfig {
   Number number;  // of x
   size_t max_tokens, top_k;
   size_t prefetch;  // bytes
+  size_t nodes;
 };
 
 // What the caller brings.
@@ -49,9 +54,9 @@ class Experts : public Work {
   void set_prefetch(size_t bytes) { prefetch_ = bytes; }
 
   // Orders a request's tokens by experts, and tells its phases.
-  Fault prepare(const Request& request, Phases& phases);
+  Fault prepare(const Request& request, NodePhases& phases);
 
-  void run(uint32_t first, uint32_t count) override;
+  void run(size_t node, uint32_t first, uint32_t count) override;
   void finish(bool) override {}
 
  private:
@@ -72,11 +77,19 @@ class Experts : public Work {
   };
 
   void run_token(size_t token);
-  const uint8_t* start_of(size_t unit) const;
-  void run_hidden(size_t chosen, size_t block, const uint8_t* next);
-  void run_output(size_t block, const uint8_t* next);
+  const uint8_t* start_of(size_t node, size_t unit) const;
+  void run_hidden(Chosen& chosen, size_t block, const uint8_t* next);
+  void run_output(size_t node, size_t block, const uint8_t* next);
   void multiply_hidden(const Chosen& chosen, size_t block, const uint8_t* next);
-  void add_output(const Chosen& chosen, size_t block, const uint8_t* next);
+  void add_output(const Chosen& chosen, size_t block, float* y, const uint8_t* next);
+  void add_sums(size_t block);
+  size_t num_tokens(size_t node) const { return node == 0 ? request_.tokens : 0; }
+  size_t num_hidden(size_t node) const { return (ends_[node] - begin_of(node)) * config_.layout.gate_blocks(); }
+  size_t begin_of(size_t node) const { return node == 0 ? 0 : ends_[node - 1]; }
+  float* sums_of(size_t node) const {
+    const size_t floats = config_.max_tokens * config_.layout.hidden;
+    return node == 0 ? request_.y : (float*)sums_.data.get() + (node - 1) * floats;
+  }
   const uint8_t* rounded_token(size_t token) const { return tokens_.data.get() + token * token_bytes_; }
   float* product(size_t pair) const { return (float*)products_.data.get() + pair * product_floats_; }
   const uint8_t* rounded_product(size_t pair) const { return rounded_.data.get() + pair * rounded_bytes_; }
@@ -97,8 +110,10 @@ class Experts : public Work {
   std::vector<uint32_t> ids_;
   std::unique_ptr<Chosen[]> chosen_;
   size_t num_chosen_ = 0;
+  size_t ends_[MAX_NODES]{};  // of each node's experts, among the chosen
+  std::unique_ptr<std::atomic<uint32_t>[]> left_;  // of each output row block: nodes that have not ended it
   alignas(64) std::atomic<size_t> rounded_tokens_{0};
-  Buffer tokens_, products_, rounded_;
+  Buffer tokens_, products_, rounded_, sums_;  // sums: of all nodes but the first, which has the request's y
 };
 
 }  // namespace strata

@@ -28,7 +28,7 @@ class Mailbox : public Source, public Work {
   Mailbox(Experts& experts, MailboxHeader* header, const Request& places)
       : experts_(experts), header_(header), request_(places) {}
 
-  Taken take(Work*& work, Phases& phases) override {
+  Taken take(Work*& work, NodePhases& phases) override {
     const uint32_t value = header_->request.load(std::memory_order_acquire);
     if (value == 0) return Taken::NOTHING;
     const int64_t seen = now();
@@ -55,7 +55,7 @@ class Mailbox : public Source, public Work {
     return true;
   }
 
-  void run(uint32_t first, uint32_t count) override { experts_.run(first, count); }
+  void run(size_t node, uint32_t first, uint32_t count) override { experts_.run(node, first, count); }
   void finish(bool failed) override {
     const int64_t end = now();
     busy_.fetch_add(end - seen_.load(std::memory_order_relaxed), std::memory_order_relaxed);

@@ -28,13 +28,16 @@ void Pool::relax() {
 
 void Pool::yield() { sched_yield(); }
 
-Pool* Pool::start(const std::vector<int>& cores, int64_t timeout, int64_t spin, int& errno_) {
-  std::unique_ptr<Pool> pool(new Pool(uint32_t(cores.size()), timeout, spin));
+Pool* Pool::start(const std::vector<int>& cores, const std::vector<int>& nodes, int64_t timeout, int64_t spin,
+                  int& errno_) {
+  std::unique_ptr<Pool> pool(new Pool(nodes.empty() ? 0 : size_t(*std::max_element(nodes.begin(), nodes.end()) + 1), timeout, spin));
   bool started = true;
+  for (const int node : nodes) ++pool->nodes_[node].size;
   for (size_t i = 0; i < cores.size() && started; ++i) {
     auto worker = std::make_unique<Worker>();
     worker->pool = pool.get();
     worker->index = int(i);
+    worker->node = size_t(nodes[i]);
     char name[16];
     snprintf(name, sizeof name, "strata-cpu-%d", int(i) % 1000);
     started = pool->start_thread(worker->thread, enter_worker, worker.get(), cores[i], name, errno_);
@@ -93,8 +96,8 @@ void Pool::work(Worker& me) {
   do {
     uint32_t first, mine = 0;
     me.busy.store(true, std::memory_order_relaxed);
-    while (const uint32_t count = failed() ? 0 : take(first)) {
-      work_->run(first, count);
+    while (const uint32_t count = failed() ? 0 : take(nodes_[me.node], first)) {
+      work_->run(me.node, first, count);
       mine += count;
     }
     me.busy.store(false, std::memory_order_relaxed);
@@ -103,9 +106,9 @@ void Pool::work(Worker& me) {
   } while (idle(me));
 }
 
-// How many units there are to run from `first` on; 0 where none are left.
-uint32_t Pool::take(uint32_t& first) {
-  uint64_t seen = ticket_.load(std::memory_order_acquire);
+// How many of the node's units there are to run from `first` on; 0 where none are left.
+uint32_t Pool::take(Node& node, uint32_t& first) {
+  uint64_t seen = node.ticket.load(std::memory_order_acquire);
   uint32_t count;
   do {
     const uint32_t units = uint32_t(seen >> UNIT_BITS & UNIT_MASK);
@@ -113,23 +116,32 @@ uint32_t Pool::take(uint32_t& first) {
     if (first >= units) return 0;
     uint32_t end = units;
     for (size_t i = Phases::COUNT; i-- > 0;) {
-      const uint32_t each = ends_[i].load(std::memory_order_relaxed);
+      const uint32_t each = node.ends[i].load(std::memory_order_relaxed);
       if (first < each && each < end) end = each;
     }
-    count = std::max(1u, (end - first) / (SHARES * size_));
-  } while (!ticket_.compare_exchange_weak(seen, seen + count, std::memory_order_acq_rel, std::memory_order_acquire));
+    count = std::max(1u, (end - first) / (SHARES * node.size));
+  } while (!node.ticket.compare_exchange_weak(seen, seen + count, std::memory_order_acq_rel, std::memory_order_acquire));
   return count;
 }
 
-void Pool::begin(Work& work, const Phases& phases) {
+void Pool::begin(Work& work, const NodePhases& phases) {
   work_ = &work;
-  units_ = phases.units();
-  for (size_t i = 0; i < Phases::COUNT; ++i) ends_[i].store(phases.ends[i], std::memory_order_relaxed);
+  units_ = 0;
+  for (size_t n = 0; n < num_nodes_; ++n) {
+    units_ += phases[n].units();
+    for (size_t i = 0; i < Phases::COUNT; ++i) nodes_[n].ends[i].store(phases[n].ends[i], std::memory_order_relaxed);
+  }
   done_.store(0, std::memory_order_relaxed);
   since_.store(now(), std::memory_order_relaxed);
   active_.store(true, std::memory_order_relaxed);
-  const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 2 * UNIT_BITS) + 1;
-  ticket_.store(number << 2 * UNIT_BITS | uint64_t(units_) << UNIT_BITS, std::memory_order_seq_cst);
+  // A node without units keeps its ticket, of which nothing is left: so the job is not over before all are written.
+  for (size_t n = 0; n < num_nodes_; ++n) {
+    const uint32_t units = phases[n].units();
+    if (units == 0) continue;
+    std::atomic<uint64_t>& ticket = nodes_[n].ticket;
+    const uint64_t number = (ticket.load(std::memory_order_relaxed) >> 2 * UNIT_BITS) + 1;
+    ticket.store(number << 2 * UNIT_BITS | uint64_t(units) << UNIT_BITS, std::memory_order_seq_cst);
+  }
   wake();
 }
 
@@ -149,7 +161,7 @@ void Pool::complete() {
   wake_all(completed_);
 }
 
-Wait Pool::run(Work& work, const Phases& phases) {
+Wait Pool::run(Work& work, const NodePhases& phases) {
   const uint32_t before = completed_.load(std::memory_order_acquire);
   if (failed()) return Wait::FAILED;
   begin(work, phases);
@@ -169,7 +181,7 @@ void Pool::expect(Source* source, uint32_t count) {
 bool Pool::poll(Worker& me) {
   if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || active_.load(std::memory_order_acquire)) return false;
   Work* work;
-  Phases phases;
+  NodePhases phases;
   const Taken taken = source_.load(std::memory_order_acquire)->take(work, phases);
   if (taken == Taken::NOTHING) return false;
   if (taken == Taken::JOB) begin(*work, phases);
@@ -179,8 +191,8 @@ bool Pool::poll(Worker& me) {
 
 // Waits for work; false when the pool ends.
 bool Pool::idle(Worker& me) {
-  const auto has_units = [this] {
-    const uint64_t seen = ticket_.load(std::memory_order_seq_cst);
+  const auto has_units = [this, &me] {
+    const uint64_t seen = nodes_[me.node].ticket.load(std::memory_order_seq_cst);
     return (seen & UNIT_MASK) < (seen >> UNIT_BITS & UNIT_MASK) && !failed();
   };
   int64_t spin_until = now() + spin_;

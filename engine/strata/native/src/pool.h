@@ -1,5 +1,8 @@
 // Threads bound to cores that share out the units of one job at a time.
 //
+// Cores belong to nodes (of NUMA; most machines have one), and a job says for each node which units its cores run: those
+// that read the node's memory.
+//
 // Units are taken with one compare-and-swap of a ticket that holds the job's number, its units and the next of them; a
 // worker that comes late finds nothing left and disturbs nothing. Many neighbours at a time are taken at first, so that
 // memory is read as long streams, and single ones at the end of each phase, so that all end together. Idle workers spin for a moment (and while requests
@@ -9,6 +12,7 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -18,24 +22,28 @@ namespace strata {
 
 class Pool;
 
-// A job. Units are begun in ascending order, so a unit may wait for those before it.
+constexpr size_t MAX_NODES = 16;
+
+// A job. Each node's units are begun in ascending order, so a unit may wait for those before it, and for those of other
+// nodes that wait for nothing.
 class Work {
  public:
   virtual ~Work() = default;
-  // Units from `first` on.
-  virtual void run(uint32_t first, uint32_t count) = 0;
+  // The node's units from `first` on.
+  virtual void run(size_t node, uint32_t first, uint32_t count) = 0;
   // Called once all units are done, by the last worker, before anyone is told; `failed` instead where the pool failed.
   virtual void finish(bool failed) = 0;
 };
 
-// Where each phase of a job ends, in units; the last end is that of the job. Units of a phase are about alike, and those
-// of the next may have to wait for them.
+// Where each phase of a node's part of a job ends, in units; the last end is that of the part. Units of a phase are about
+// alike, and those of the next may have to wait for them.
 struct Phases {
   static constexpr size_t COUNT = 3;
   uint32_t ends[COUNT] = {};
 
   uint32_t units() const { return ends[COUNT - 1]; }
 };
+using NodePhases = std::array<Phases, MAX_NODES>;  // those that a pool has not have no units
 
 enum class Taken { NOTHING, JOB, REFUSED };
 
@@ -45,7 +53,7 @@ class Source {
   virtual ~Source() = default;
   // The next job and its phases, if it is there; REFUSED is one that came and is over already. Asked by one worker, never while a job
   // runs.
-  virtual Taken take(Work*& work, Phases& phases) = 0;
+  virtual Taken take(Work*& work, NodePhases& phases) = 0;
   // Answers a request that waits with a failure; whether there was one. For a pool that has failed.
   virtual bool refuse() = 0;
 };
@@ -56,15 +64,15 @@ class Pool {
  public:
   static constexpr uint32_t MAX_UNITS = (1u << 20) - 1;
 
-  // One worker on each of `cores`. `timeout` and `spin` in nanoseconds: what a job may take, and how long an idle worker
+  // One worker on each of `cores`, whose `nodes` count from 0 without a gap. `timeout` and `spin` in nanoseconds: what a job may take, and how long an idle worker
   // spins. Null where a thread cannot be started or bound; `errno_` says why.
-  static Pool* start(const std::vector<int>& cores, int64_t timeout, int64_t spin, int& errno_);
+  static Pool* start(const std::vector<int>& cores, const std::vector<int>& nodes, int64_t timeout, int64_t spin, int& errno_);
 
   // Ends the workers; false where one does not end: then everything it may use has to stay.
   bool stop();
 
   // Runs a job and waits for it. One caller at a time.
-  Wait run(Work& work, const Phases& phases);
+  Wait run(Work& work, const NodePhases& phases);
 
   // Jobs that `source` will bring; the workers spin until they have come.
   void expect(Source* source, uint32_t count);
@@ -94,21 +102,27 @@ class Pool {
   // one that has none.
   static constexpr uint32_t SPINS = 64;
 
+  struct alignas(64) Node {
+    std::atomic<uint64_t> ticket{0};               // number of the job : 24, units : 20, next unit : 20
+    std::atomic<uint32_t> ends[Phases::COUNT]{};  // of the phases; a worker that comes late may see the next job's
+    uint32_t size = 0;                             // workers
+  };
   struct alignas(64) Worker {
     Pool* pool;
     int index;
+    size_t node;
     pthread_t thread;
     std::atomic<bool> busy{false};
   };
 
-  Pool(uint32_t size, int64_t timeout, int64_t spin) : size_(size), timeout_(timeout), spin_(spin) {}
+  Pool(size_t num_nodes, int64_t timeout, int64_t spin) : num_nodes_(num_nodes), timeout_(timeout), spin_(spin) {}
   static void relax();
   static void yield();
   static void* enter_worker(void* worker);
   static void* enter_watchdog(void* pool);
   void work(Worker& me);
-  uint32_t take(uint32_t& first);
-  void begin(Work& work, const Phases& phases);
+  static uint32_t take(Node& node, uint32_t& first);
+  void begin(Work& work, const NodePhases& phases);
   void complete();
   bool idle(Worker& me);
   bool poll(Worker& me);
@@ -117,18 +131,17 @@ class Pool {
   void wake();
   bool start_thread(pthread_t& thread, void* (*enter)(void*), void* argument, int core, const char* name, int& errno_);
 
-  const uint32_t size_;
+  const size_t num_nodes_;
   const int64_t timeout_, spin_;
   std::vector<std::unique_ptr<Worker>> workers_;
   pthread_t watchdog_{};
   bool watched_ = false;
 
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the job : 24, units : 20, next unit : 20
-  alignas(64) std::atomic<uint32_t> done_{0};    // units of this job
+  Node nodes_[MAX_NODES];
+  alignas(64) std::atomic<uint32_t> done_{0};  // units of this job, of all nodes
   std::atomic<bool> active_{false};
   Work* work_ = nullptr;
   uint32_t units_ = 0;
-  std::atomic<uint32_t> ends_[Phases::COUNT]{};  // of the phases; a worker that comes late may see the next job's
   std::atomic<int64_t> since_{0};  // when the job began, or the last one ended
   alignas(64) std::atomic<uint32_t> completed_{0};  // number of jobs that ended; waited on
   alignas(64) std::atomic<uint32_t> call_{0};       // changes when there may be work; waited on
