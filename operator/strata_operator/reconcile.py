@@ -125,7 +125,8 @@ class Reconciler:
         if target.preflight_node is not None:
             job = preflight(model, target.revision, target.preflight_node, engine_image=self._engine_image)
             wanted = replace(wanted, actions=(*wanted.actions, Action("create", job, None)))
-        if any(action.verb == "create" for action in wanted.actions):
+        # Of a new model the first status shows whether it is still there: one call less for each of many.
+        if obj["status"] and any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
         done: list[Action] = []
         try:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, expo
 from strata_operator.cluster.loop import Loop
 from strata_operator.workqueue import WorkQueue
 
-# A reconcile makes some fifteen requests of at most 35 s each; one that takes this long hangs.
+# A reconcile makes some ten requests of at most 35 s each; one that takes this long hangs.
 STUCK_SECONDS = 600.0
 
 

@@ -39,6 +39,7 @@ class Child:
     hash: str | None
     owned_fields: str  # our managedFields entry as JSON: a field that somebody else changed is missing from it
     deleting: bool
+    is_created: bool = False  # and never applied since: that entry says Update
     rollout: Rollout | None = None
 
     @classmethod
@@ -46,14 +47,10 @@ class Child:
         """Read a whole object or its PartialObjectMetadata."""
         metadata = obj["metadata"]
         owner = next((ref for ref in metadata.get("ownerReferences") or [] if ref.get("controller")), None)
-        ours = next(
-            (
-                entry.get("fieldsV1") or {}
-                for entry in metadata.get("managedFields") or []
-                if (entry.get("manager"), entry.get("operation")) == (FIELD_MANAGER, "Apply")
-            ),
-            {},
-        )
+        entries = metadata.get("managedFields") or []
+        applied = next((entry for entry in entries if _is_ours(entry, "Apply")), None)
+        created = next((entry for entry in entries if is_created_by_us(entry)), None)
+        ours = (applied or created or {}).get("fieldsV1") or {}
         return cls(
             kind=kind,
             namespace=metadata["namespace"],
@@ -65,8 +62,18 @@ class Child:
             hash=(metadata.get("annotations") or {}).get(HASH_ANNOTATION),
             owned_fields=json.dumps(ours, separators=(",", ":")),
             deleting="deletionTimestamp" in metadata,
+            is_created=applied is None and created is not None,
             rollout=_rollout(obj) if kind == "Deployment" else None,
         )
+
+
+def is_created_by_us(entry: Mapping[str, Any]) -> bool:
+    """Whether that managedFields entry has what we set when we created the object."""
+    return _is_ours(entry, "Update")
+
+
+def _is_ours(entry: Mapping[str, Any], operation: str) -> bool:
+    return (entry.get("manager"), entry.get("operation"), entry.get("subresource")) == (FIELD_MANAGER, operation, None)
 
 
 def _rollout(obj: Mapping[str, Any]) -> Rollout:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_operator.api import wire
-from strata_operator.api.child import Child
+from strata_operator.api.child import Child, is_created_by_us
 from strata_operator.api.errors import (
     ForeignObjectError,
     LeavingError,
@@ -42,19 +42,40 @@ def apply_child(client: Client, model: StrataModel, action: Action) -> dict[str,
     UnavailableError where it may work later: the object was replaced in between, for one.
     """
     if action.known is not None:
-        manifest = _with_uid(action.manifest, action.known.uid)
-        return client.apply(action.kind, manifest, manager=FIELD_MANAGER, force=True)
+        return _apply_over(client, action.known, action.manifest)
+    try:
+        # An apply would take over an object of somebody else's that has the name; a creation never does.
+        return client.create(action.kind, action.manifest, manager=FIELD_MANAGER)
+    except UnavailableError as error:
+        if error.status != 409:
+            raise
     metadata = action.manifest["metadata"]
     try:
         there = Child.of(action.kind, client.get(action.kind, metadata["namespace"], metadata["name"]))
-    except MissingError:
-        # Without force: should somebody create that name at this moment, our fields meet theirs and we are refused.
-        return client.apply(action.kind, action.manifest, manager=FIELD_MANAGER, force=False)
+    except MissingError as error:
+        raise UnavailableError(f"{action.kind} {metadata['name']} was there a moment ago; once more") from error
     if there.owner_uid != model.uid:
         raise ForeignObjectError(foreign(action.kind, there.name, there.owner).message)
     if there.deleting:
         raise UnavailableError(f"{action.kind} {there.name} is being deleted; it is created again once it is gone")
-    return client.apply(action.kind, _with_uid(action.manifest, there.uid), manager=FIELD_MANAGER, force=True)
+    return _apply_over(client, there, action.manifest)
+
+
+def _apply_over(client: Client, there: Child, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply what belongs to us already.
+
+    Fields that came with a creation are ours by an update. An apply would leave those that it does not name any more,
+    so they are made ours by an apply first, as kubectl does it for objects of ``kubectl create``.
+    """
+    if there.is_created:
+        metadata = client.get(there.kind, there.namespace, there.name)["metadata"]
+        entries = [
+            {**entry, "operation": "Apply"} if is_created_by_us(entry) else entry
+            for entry in metadata.get("managedFields") or []
+        ]
+        patch = {"uid": there.uid, "resourceVersion": metadata["resourceVersion"], "managedFields": entries}
+        client.merge(there.kind, there.namespace, there.name, {"metadata": patch})
+    return client.apply(there.kind, _with_uid(manifest, there.uid), manager=FIELD_MANAGER, force=True)
 
 
 def expire_preflight(client: Client, model: StrataModel, revision: str) -> None:

@@ -151,10 +151,12 @@ class Client:
             "PATCH", path, query, body=manifest, content_type="application/apply-patch+yaml", verb="apply"
         )
 
-    def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """A new object. Raises RefusedError with status 409 where the name is taken."""
+    def create(self, kind: str, manifest: Mapping[str, Any], *, manager: str | None = None) -> dict[str, Any]:
+        """A new object, its fields owned by ``manager``. Raises UnavailableError with status 409 where the name is
+        taken."""
         path = RESOURCES[kind].path(manifest["metadata"].get("namespace"))
-        return self._call("POST", path, body=manifest, verb="create")
+        query = {"fieldManager": manager} if manager is not None else {}
+        return self._call("POST", path, query, body=manifest, verb="create")
 
     def delete(self, kind: str, namespace: str | None, name: str) -> None:
         """Raises MissingError where there is no such object. It may live on for a while."""

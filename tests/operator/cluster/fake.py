@@ -22,6 +22,7 @@ class FakeClient:
         self.failing: dict[str, ApiError] = {}
         self.losing: set[str] = set()
         self.calls: list[str] = []
+        self.merged: list[Mapping[str, Any]] = []  # patches, in order
         self.version = 100
         self.wishes: dict[str, dict[str, list[Any]]] = {}  # on each StrataNode, by field manager
         for obj in objects:
@@ -84,12 +85,9 @@ class FakeClient:
             there["spec"] |= manifest["spec"]  # by another manager than what is there
         else:
             there = copy.deepcopy(dict(manifest))
-            owned = fields_of(
-                {field: value for field, value in manifest.items() if field not in ("apiVersion", "kind")}
-            )
             there["metadata"] |= {
                 "uid": metadata.get("uid", f"uid-{kind}-{self.version}"),
-                "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned}],
+                "managedFields": [_entry(FIELD_MANAGER, "Apply", manifest)],
             }
             self.objects[key] = there
         there["metadata"]["resourceVersion"] = str(self.version)
@@ -111,7 +109,7 @@ class FakeClient:
         there["spec"] = {**there.get("spec", {}), "tuning": {"models": models}}
         there["metadata"]["generation"] += 1
 
-    def create(self, kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    def create(self, kind: str, manifest: Mapping[str, Any], *, manager: str | None = None) -> dict[str, Any]:
         self._call("create", kind)
         key = _key(kind, manifest["metadata"])
         if key in self.objects:
@@ -119,11 +117,14 @@ class FakeClient:
         made = copy.deepcopy(dict(manifest))
         self.version += 1
         made["metadata"] = {"uid": f"uid-{kind}-{self.version}", "generation": 1, **made["metadata"]}
+        if manager is not None:
+            made["metadata"]["managedFields"] = [_entry(manager, "Update", manifest)]
         self._written(key, made)
         return copy.deepcopy(made)
 
     def merge(self, kind: str, namespace: str | None, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         self._call("merge", kind)
+        self.merged.append(patch)
         there = self.objects.get((kind, namespace or "", name))
         if there is None:
             raise MissingError(f"{kind} {name} is not there", status=404)
@@ -152,6 +153,11 @@ class FakeClient:
         for pattern, error in self.failing.items():
             if call.startswith(pattern.split()[0]) and call.endswith(pattern.split()[1]):
                 raise error
+
+
+def _entry(manager: str, operation: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    owned = fields_of({field: value for field, value in manifest.items() if field not in ("apiVersion", "kind")})
+    return {"manager": manager, "operation": operation, "fieldsV1": owned}
 
 
 def _key(kind: str, metadata: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -108,6 +108,18 @@ def test_foreign_fields_stay(models: Models, operator: OperatorProcess) -> None:
     assert models.get("configmap", "shared")["data"]["MINE"] == "yes"
 
 
+def test_what_a_new_spec_gives_up_goes_from_a_child_that_was_created(models: Models, operator: OperatorProcess) -> None:
+    models.apply("fewer", replicas=0, podTemplate={"metadata": {"annotations": {"example.com/note": "x"}}})
+    models.wait_for("fewer", "Ready", "False", "ScaledToZero")
+
+    def annotations() -> Any:
+        return models.get("deployment", "fewer")["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations()["example.com/note"] == "x"
+    models.apply("fewer", replicas=0)
+    eventually(lambda: "example.com/note" not in annotations(), 30, operator.tail)
+
+
 @pytest.mark.parametrize("kind", CHILDREN)
 def test_a_deleted_child_is_put_back(models: Models, operator: OperatorProcess, kind: str) -> None:
     models.apply("bereft", replicas=0)
