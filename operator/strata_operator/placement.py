@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +36,11 @@ def products(hardware: Hardware) -> list[str]:
     return [PRODUCTS[gpu] for gpu in hardware.gpus]
 
 
-def affinity(hardware: Hardware) -> dict[str, Any]:
-    """A GPU model requires one of the named cards; a CPU model prefers to leave GPU nodes to those that need them."""
+def affinity(hardware: Hardware, prefer: Sequence[str] = ()) -> dict[str, Any]:
+    """A GPU model requires one of the named cards; a CPU model prefers to leave GPU nodes to those that need them.
+
+    ``prefer``: nodes by their names, which come second to that.
+    """
     if hardware.accelerator == "nvidia":
         terms = [{"matchExpressions": expressions} for expressions in _card_terms(hardware)]
         node: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -47,6 +51,15 @@ def affinity(hardware: Hardware) -> dict[str, Any]:
                 {"weight": 100, "preference": {"matchExpressions": without}}
             ],
         }
+    named = [
+        {"weight": 50, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}}
+        for name in prefer
+    ]
+    if named:
+        node["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            *node.get("preferredDuringSchedulingIgnoredDuringExecution", ()),
+            *named,
+        ]
     return {"nodeAffinity": node}
 
 

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from strata_operator import rollout, tuning
+from strata_operator import cached, rollout, tuning
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import Trouble, shorten
@@ -35,7 +36,7 @@ from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import at_least
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.preflight import superseded
-from strata_operator.render import JOB, children, preflight
+from strata_operator.render import JOB, children, preflight, revision_of
 from strata_operator.rollout import stuck
 from strata_operator.target import Children, aim
 from strata_operator.trouble import find_trouble, is_complete
@@ -114,7 +115,8 @@ class Reconciler:
         try:
             newest = StrataModel.parse(obj)
             fit = self._judge(key, newest, observed, version)
-            target = aim(newest, observed, fit, obj["status"], render=self._render, now=self._clock())
+            render = partial(self._render, observed, obj["status"])
+            target = aim(newest, observed, fit, obj["status"], render=render, now=self._clock())
         except InvalidSpecError as error:
             generation = obj["metadata"]["generation"]
             new = statuses.refused(error, generation=generation, previous=obj["status"], now=self._clock())
@@ -179,11 +181,16 @@ class Reconciler:
         pods = tuple(self._look(pod) for pod in observed.pods)
         return replace(observed, pods=pods, nodes=self._nodes.all(), used_gpus=self._cache.used_gpus())
 
-    def _render(self, model: StrataModel, starts_first: bool) -> Children:
+    def _render(
+        self, observed: Observed, status: Mapping[str, Any], model: StrataModel, starts_first: bool
+    ) -> Children:
         monitors = self._has_monitors()
         # The scheduler knows nothing of the fit: a card that is too small must not be one that matches.
         model = replace(model, hardware=at_least(model.hardware, least_vram_gib(model)))
-        return children(model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
+        render = partial(children, model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
+        made = render()
+        prefer = cached.preferred(model, revision_of(made["Deployment"]), observed, status)
+        return render(prefer=prefer) if prefer else made
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""

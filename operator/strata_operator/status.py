@@ -27,6 +27,7 @@ from strata_operator.api.figures import FETCHING
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+from strata_operator.cached import Cached, known
 from strata_operator.fit import Verdict
 from strata_operator.measured import Measured
 from strata_operator.plan import HELD_KINDS, Action, Manifest, Plan
@@ -76,6 +77,7 @@ def status(
     is what stands in the way of that.
     """
     deployment = own_deployment(model, observed)
+    there = known(model, revision_of(desired["Deployment"]), observed, previous)
     rollout = (deployment.rollout if deployment else None) or _NONE
     complete = is_complete(model, desired, observed, plan)
     if memory.failure is not None:
@@ -83,7 +85,7 @@ def status(
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
-        _cached(desired["Deployment"], observed),
+        _cached(desired["Deployment"], observed, there),
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
@@ -100,11 +102,12 @@ def status(
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
         **({"measured": told} if (told := _measured(desired["Deployment"], observed, previous)) else {}),
+        **({"cache": nodes} if (nodes := there.dump()) else {}),
         **({"rollout": kept} if (kept := memory.dump()) else {}),
     }
 
 
-def _cached(wanted: Manifest, observed: Observed) -> Condition:
+def _cached(wanted: Manifest, observed: Observed, there: Cached) -> Condition:
     """Where the weights are, as far as pods have shown; of a start, how far it is."""
     pods = current_pods(wanted, observed.pods)
     loaded = sorted({pod.node for pod in pods if pod.ready and pod.node is not None})
@@ -119,6 +122,10 @@ def _cached(wanted: Manifest, observed: Observed) -> Condition:
         return Condition(CACHED, True, "Converted", "; ".join(("the converted weights are there", *told)))
     if any(not pod.failed and not pod.succeeded for pod in observed.preflight):
         return Condition(CACHED, False, "Fetching", "a preflight fetches and converts the weights")
+    if there.nodes:
+        return Condition(
+            CACHED, True, "Kept", f"no pod is ready; the converted weights are on {', '.join(there.nodes)}"
+        )
     return Condition(CACHED, None, "NotLoaded", "weights are fetched and converted on a node when a pod starts there")
 
 

@@ -244,6 +244,7 @@ def test_the_status_written_is_in_the_schema() -> None:
     from strata_operator.api.figures import Traffic
     from strata_operator.api.node import StrataNode
     from strata_operator.api.observed import Observed
+    from strata_operator.cached import MOST_NODES
     from strata_operator.fit import judge, shape_of
     from strata_operator.plan import Plan
     from strata_operator.render import children, revision_of
@@ -276,6 +277,8 @@ def test_the_status_written_is_in_the_schema() -> None:
     known = SCHEMA["status"]["properties"]
     assert fit.plan is not None
     assert sorted(fit.plan) == sorted(known["plan"]["properties"])
+    assert sorted(written["cache"]) == sorted(known["cache"]["properties"])
+    assert known["cache"]["properties"]["nodes"]["maxItems"] == MOST_NODES
     assert sorted(written["measured"]) == sorted(known["measured"]["properties"])
     assert sorted(written) == sorted(known)
     for condition in written["conditions"]:

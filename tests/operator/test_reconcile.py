@@ -148,6 +148,37 @@ def test_a_start_is_told_as_it_goes() -> None:
     assert world.condition("Cached")["message"] == "the converted weights are there; node-1: load, 0 % of 9.0 GiB"
 
 
+def preferred_nodes(world: World) -> Any:
+    affinity = world.client.objects["Deployment", *KEY]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    return [field["values"] for term in terms for field in term["preference"].get("matchFields", ())]
+
+
+def test_a_new_pod_prefers_the_node_that_has_the_weights_and_no_pod_is_stopped_for_it() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    assert world.model["status"]["cache"]["nodes"] == ["node-1"]
+    assert preferred_nodes(world) == []
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    world.model["spec"]["engine"] = {"maxModelLen": 1024}
+    world.change(generation=2)
+    world.run()
+    assert preferred_nodes(world) == [["node-1"]]
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    world.model["spec"]["quantization"] = {"format": "int8"}
+    world.change(generation=3)
+    world.run()
+    assert preferred_nodes(world) == []
+    assert "cache" not in world.model["status"]
+
+
 def test_idle_reads_nothing() -> None:
     world = World()
     world.run()

@@ -23,6 +23,8 @@ class Rollout:
     failure: str | None  # why the API server refused to create pods
     revision: str | None = None  # of the pod template
     surge: bool = False  # a new pod is started before an old one is stopped
+    wanted: int = 0  # pods that it is told to have
+    preferred: tuple[str, ...] = ()  # nodes, by their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +92,14 @@ def _rollout(obj: Mapping[str, Any]) -> Rollout:
             REVISION_ANNOTATION
         ),
         surge=bool(((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge")),
+        wanted=spec.get("replicas", 1),
+        preferred=_preferred((spec.get("template") or {}).get("spec") or {}),
     )
+
+
+def _preferred(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    terms = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    )
+    fields = [field for term in terms or () for field in (term.get("preference") or {}).get("matchFields") or ()]
+    return tuple(name for field in fields for name in field.get("values") or ())

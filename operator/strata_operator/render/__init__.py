@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata_operator.api.model import StrataModel
@@ -26,12 +26,17 @@ def revision_of(deployment: Mapping[str, Any]) -> str:
 
 
 def children(
-    model: StrataModel, *, engine_image: str, monitors: bool = False, starts_first: bool = False
+    model: StrataModel,
+    *,
+    engine_image: str,
+    monitors: bool = False,
+    starts_first: bool = False,
+    prefer: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Every child by its kind, in the order in which they are applied: what a pod needs comes before the pod.
 
-    ``monitors``: the cluster knows PodMonitor. ``starts_first``: see ``deployment``. Raises InvalidSpecError for a pod
-    template that cannot be merged.
+    ``monitors``: the cluster knows PodMonitor. ``starts_first``, ``prefer``: see ``deployment``. Raises
+    InvalidSpecError for a pod template that cannot be merged.
     """
     settings = config(model)
     made = [
@@ -39,7 +44,7 @@ def children(
         settings,
         service(model),
         network(model),
-        deployment(model, settings, engine_image=engine_image, starts_first=starts_first),
+        deployment(model, settings, engine_image=engine_image, starts_first=starts_first, prefer=prefer),
         disruption(model),
     ]
     if monitors:

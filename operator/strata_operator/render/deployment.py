@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata_operator import placement
@@ -33,19 +33,28 @@ _STOP_FIRST = {"maxSurge": 0, "maxUnavailable": 1}
 
 
 def deployment(
-    model: StrataModel, settings: Mapping[str, Any], *, engine_image: str, starts_first: bool
+    model: StrataModel,
+    settings: Mapping[str, Any],
+    *,
+    engine_image: str,
+    starts_first: bool,
+    prefer: Sequence[str] = (),
 ) -> dict[str, Any]:
     """``settings`` is the rendered ConfigMap; ``engine_image`` is used where the model names none. ``starts_first``: a
-    new pod is started before an old one is stopped.
+    new pod is started before an old one is stopped. ``prefer``: nodes for the pods; they make no other revision.
 
     Raises InvalidSpecError for a pod template that cannot be merged.
     """
     override = model.pod_template
+    plain = _pod(model, image=model.image or engine_image)
     pod: dict[str, Any] = {
         "metadata": {"labels": {**override.labels, **labels(model)}, "annotations": dict(override.annotations)},
-        "spec": merge(_pod(model, image=model.image or engine_image), override.spec, "spec.podTemplate.spec"),
+        "spec": merge(plain, override.spec, "spec.podTemplate.spec"),
     }
     pod["metadata"]["annotations"] |= {REVISION_ANNOTATION: digest({"pod": pod, "config": settings["data"]})}
+    if prefer:
+        plain["affinity"] = placement.affinity(model.hardware, prefer)
+        pod["spec"] = merge(plain, override.spec, "spec.podTemplate.spec")
     return manifest(
         model,
         "apps/v1",
