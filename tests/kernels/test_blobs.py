@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.experts import blobs
-from strata.kernels.experts.blobs import MAX_PAIRED, MAX_QUANTIZED
+from strata.kernels.experts.blobs import MAX_FEW
 from strata.kernels.layer import Routed
 from strata.kernels.matrix import SILU, Activation
 from strata.kernels.rows import dequantize_rows, quantize_rows
@@ -20,8 +20,7 @@ TOLERANCE = 2.5e-2
 
 PATHS = [
     pytest.param(2, id="a pair at a time"),
-    pytest.param(MAX_PAIRED + 1, id="grouped by expert"),
-    pytest.param(MAX_QUANTIZED + 1, id="tensor cores"),
+    pytest.param(MAX_FEW + 1, id="tensor cores"),
 ]
 
 
@@ -43,8 +42,8 @@ def run(
     if away:
         here[ids[0, 0].item()] = False
     x, inner = torch.randn(2, tokens, shape.hidden).to(device)
-    rows = quantize_rows(inner) if tokens <= MAX_QUANTIZED else inner.bfloat16()
-    seen = dequantize_rows(rows) if tokens <= MAX_QUANTIZED else rows
+    rows = quantize_rows(inner) if tokens <= MAX_FEW else inner.bfloat16()
+    seen = dequantize_rows(rows) if tokens <= MAX_FEW else rows
     _poison(device)
     step = blobs.prepare(layer.layout, layer.addresses * here, activation)
     found = step(Routed(ids, shares, rows), x.clone()) - x
@@ -89,7 +88,7 @@ def test_columns_that_fill_no_superblock(machine: Machine, tokens: int) -> None:
     assert relative(found, expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("tokens", [1, 3, MAX_PAIRED + 1, 33, MAX_QUANTIZED, 300])
+@pytest.mark.parametrize("tokens", [1, 3, 17, MAX_FEW, 300])
 @pytest.mark.parametrize(
     ("shape", "top_k", "activation"),
     [

@@ -1,8 +1,7 @@
 """Routed experts straight from their blobs, on an NVIDIA GPU: which kernels run for how many tokens.
 
-- up to MAX_PAIRED tokens: each pair of token and expert by itself (``gemv``), two launches;
-- up to MAX_QUANTIZED: the same products, but an expert's weights are read once for all its tokens, four launches;
-- beyond: products on tensor cores (``gemm``), four launches.
+- up to MAX_FEW tokens: each pair of token and expert by itself (``gemv``), two launches;
+- beyond: on tensor cores, an expert's weights once for all its tokens (``gemm``), four launches.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from torch import Tensor
 from strata.kernels import launch
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.experts.gemm import expert_gemm_kernel
-from strata.kernels.experts.gemv import down_grouped_kernel, down_kernel, gate_up_kernel
+from strata.kernels.experts.gemv import down_kernel, gate_up_kernel
 from strata.kernels.experts.grouping import combine_kernel, group_kernel
 from strata.kernels.experts.weights import Place
 from strata.kernels.layer import Routed
 from strata.kernels.matrix import Activation
 from strata.kernels.rows import GROUP, QuantizedRows, empty_rows
 
-MAX_PAIRED = 8  # tokens
-MAX_QUANTIZED = 64  # tokens whose activations are given as QuantizedRows, and as bf16 beyond
+MAX_FEW = 32  # tokens whose activations are given as QuantizedRows, and as bf16 beyond
 
 
 def reads(layout: BlobLayout) -> bool:
@@ -44,11 +42,8 @@ def prepare(layout: BlobLayout, addresses: Tensor, activation: Activation) -> Ca
     experts = _Experts(Place.of(layout.gate), Place.of(layout.up), Place.of(layout.down), addresses, activation.limit)
 
     def run(routed: Routed, x: Tensor) -> Tensor:
-        if routed.ids.shape[0] > MAX_QUANTIZED:
-            return _run_gemm(experts, routed.ids, routed.shares, routed.inner, x)
-        if routed.ids.shape[0] <= MAX_PAIRED:
-            return _run_paired(experts, routed.ids, routed.shares, routed.inner, x)
-        return _run_grouped(experts, routed.ids, routed.shares, routed.inner, x)
+        run_them = _run_few if routed.ids.shape[0] <= MAX_FEW else _run_gemm
+        return run_them(experts, routed.ids, routed.shares, routed.inner, x)
 
     return run
 
@@ -62,11 +57,11 @@ class _Experts:
     limit: float | None
 
 
-def _run_paired(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedRows, x: Tensor) -> Tensor:
+def _run_few(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedRows, x: Tensor) -> Tensor:
     tokens, top_k = ids.shape
-    inner = _gate_up(experts, ids, None, rows)
+    inner = _gate_up(experts, ids, rows)
     down = experts.down
-    down_kernel[(down.rows // DOWN_ROWS, tokens)](
+    down_kernel[(tokens, down.rows // DOWN_ROWS)](
         inner.codes,
         inner.scales,
         inner.sums,
@@ -85,44 +80,14 @@ def _run_paired(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedR
     return x
 
 
-def _run_grouped(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedRows, x: Tensor) -> Tensor:
-    grouped = group(ids, experts.addresses.shape[0])
-    inner = _gate_up(experts, ids, grouped, rows)
-    down = experts.down
-    results = torch.empty(ids.numel(), down.rows, device=x.device)
-    order, starts = grouped
-    down_grouped_kernel[(down.rows // 32, experts.addresses.shape[0])](
-        inner.codes,
-        inner.scales,
-        inner.sums,
-        order,
-        starts,
-        experts.addresses,
-        results,
-        DOWN=down,
-        M=GROUPED_PAIRS,
-        BN=32,
-        BG=groups_at_once(down.cols),
-        num_warps=8,
-        **launch.early(),
-    )
-    return combine(results, ids, shares, experts.addresses, x)
-
-
-def _gate_up(
-    experts: _Experts, ids: Tensor, grouped: tuple[Tensor, Tensor] | None, rows: QuantizedRows
-) -> QuantizedRows:
-    tokens, top_k = ids.shape
-    gate = experts.gate
-    out = empty_rows(tokens * top_k, gate.rows, ids.device)
-    order, starts = (None, None) if grouped is None else grouped
-    gate_up_kernel[(gate.rows // GROUP, tokens * top_k if grouped is None else experts.addresses.shape[0])](
+def _gate_up(experts: _Experts, ids: Tensor, rows: QuantizedRows) -> QuantizedRows:
+    pairs, gate = ids.numel(), experts.gate
+    out = empty_rows(pairs, gate.rows, ids.device)
+    gate_up_kernel[(pairs, gate.rows // GROUP)](
         rows.codes,
         rows.scales,
         rows.sums,
         ids,
-        order,
-        starts,
         experts.addresses,
         out.codes,
         out.scales,
@@ -130,9 +95,7 @@ def _gate_up(
         GATE=gate,
         UP=experts.up,
         LIMIT=experts.limit,
-        TOP_K=top_k,
-        GROUPED=grouped is not None,
-        M=1 if grouped is None else GROUPED_PAIRS,
+        TOP_K=ids.shape[1],
         BG=GROUPS,
         EXPERTS=experts.addresses.shape[0],
         num_warps=8,
@@ -213,13 +176,11 @@ def combine(results: Tensor, ids: Tensor, shares: Tensor, addresses: Tensor, x: 
 
 # One H200, Qwen3-30B-A3B in int4, 2026-11-30, microseconds in CUDA graphs over more weights than its cache holds. One
 # token: gate and up 7.5 (32 groups at once 9.7, 4 warps 8.8), down 4.9 (16 rows and 24 pieces 5.3, 4 rows of 32 groups
-# 8.4). Both of 8 tokens: 64 by pairs, 69 by experts; of 16, 32 and 64 tokens 105, 167 and 282 by experts, where two or
-# four pairs at once cost 15 to 100 % more.
+# 8.4).
 GROUPS = 16  # of a row that a program takes at a time
 DOWN_ROWS = 8
 # Pieces of down's weights that are loaded before they are used: as many as registers hold, seven for a piece of int4.
 PIECES_AHEAD = {"int4": 16, "mxfp4": 16, "int8": 8, "bf16": 4}
-GROUPED_PAIRS = 1  # of an expert that a program takes at once
 COMBINE_COLS = 1024
 
 
@@ -244,9 +205,3 @@ def gemm_tile(kind: str, pairs_of_expert: float, two: bool) -> GemmTile:
     if launch.capability() < (9, 0):  # less shared memory
         return GemmTile(128, 64, 64, 4, 3)
     return GemmTile(128, 128, 64 if kind == "bf16" else 128, 8, 3) if two else GemmTile(128, 128, 64, 4, 3)
-
-
-def groups_at_once(cols: int) -> int:
-    """Groups of a row that a program takes at a time: 32, one a lane, unless fewer leave fewer lanes idle."""
-    groups = cols // GROUP
-    return min((32, 16, 8), key=lambda size: (triton.cdiv(groups, size) * size, -size))

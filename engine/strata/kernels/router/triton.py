@@ -23,7 +23,7 @@ from torch import Tensor
 
 from strata.kernels import launch
 from strata.kernels.dequantize.reference import dequantize
-from strata.kernels.experts.blobs import MAX_QUANTIZED
+from strata.kernels.experts.blobs import MAX_FEW
 from strata.kernels.layer import Routed
 from strata.kernels.matrix import Matrix, Norm
 from strata.kernels.rms_norm.triton import norm_rows
@@ -34,14 +34,14 @@ SCORE_ROWS, SCORE_WARPS = 2, 8  # of the router that a program takes, and its wa
 
 
 def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Callable[[Tensor], Routed]:
-    """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to MAX_QUANTIZED
+    """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to MAX_FEW
     tokens, bf16 of more."""
     weight = dequantize(router.kind, router.parts, torch.bfloat16).contiguous()
     norm_weight = norm.weight.float().contiguous()
     bias = None if router.bias is None else router.bias.float()
 
     def route(x: Tensor) -> Routed:
-        if x.shape[0] <= MAX_QUANTIZED:
+        if x.shape[0] <= MAX_FEW:
             logits, rows = score(x, norm_weight, norm.eps, weight, bias)
             return Routed(*choose(logits, top_k, normalize), rows)
         inner = norm_rows(x, norm_weight, norm.eps)
