@@ -87,11 +87,14 @@ def test_logits_stay(
         stats = runner.expert_stats(wait=True)
         assert stats is not None
         assert (stats.total.prefetch_used > 0) == (prefetch != "off")
-        assert stats.total.needed == 12 * 2 * len(stats.layers), "a token takes two; what filled up the card does not"
+        assert stats.total.needed == 12 * 2 * len(stats.layers), "a token takes two of each layer"
         assert stats.total.streamed > 0, "of the prompt"
         assert (stats.cpu is None) == (kind is Offloaded)
         if stats.cpu is not None:
             assert stats.cpu.jobs == 12 * len(stats.layers)
             assert 0 <= stats.total.waited_seconds < stats.cpu.busy_seconds + stats.cpu.idle_seconds
+        assert runner.expert_stats() is None, "a copy is begun"
+        torch.cuda.synchronize()
+        assert runner.expert_stats() == stats
     finally:
         tier.close()
