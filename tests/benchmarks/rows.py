@@ -26,13 +26,15 @@ class Row:
 
 
 def measured(case: str, printed: str) -> list[Row]:
-    """Of ``strata bench decode --json`` or ``prefill --json``: a line each."""
-    return [_measured(case, json.loads(line)) for line in printed.splitlines() if line.startswith("{")]
+    """Of ``strata bench decode``, ``prefill`` or ``offload`` with ``--json``: a line each. The last may be torn."""
+    return [_measured(case, json.loads(line)) for line in printed.splitlines(keepends=True) if line.endswith("}\n")]
 
 
 def _measured(case: str, found: dict[str, Any]) -> Row:
     if "batch_size" in found:
         what = f"decode, batch {found['batch_size']}"
+        if "way" in found:
+            what += f", {found['vram_share']:.0%} of the experts in VRAM, {found['way']}"
         figure = f"{found['tokens_per_second']:,.0f} tok/s"
     else:
         what = f"prompt of {found['prompt_tokens']:,} tokens"

@@ -19,7 +19,11 @@ STORE_SECONDS = 240.0
 
 
 class CommandError(Exception):
-    """A command did not do what it should; the message says why."""
+    """A command did not do what it should; the message says why. ``printed``: by it before."""
+
+    def __init__(self, message: str, printed: str = "") -> None:
+        super().__init__(message)
+        self.printed = printed
 
 
 @dataclass
@@ -80,7 +84,7 @@ class Bench:
             printed = self._command(["bench", kind, path, *options, "--json"], seconds)
             return rows.measured(case.name, printed)
         except CommandError as error:
-            return [Row(case.name, what, problem=str(error))]
+            return [*rows.measured(case.name, error.printed), Row(case.name, what, problem=str(error))]
 
     # --- inside
 
@@ -109,11 +113,10 @@ class Bench:
             out, error = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
-            process.communicate()
-            raise CommandError(f"took more than {seconds:.0f} s") from None
+            raise CommandError(f"took more than {seconds:.0f} s", process.communicate()[0]) from None
         if process.returncode != 0:
             lines = error.strip().splitlines() or ["nothing was said"]
-            raise CommandError(f"ended with {process.returncode}: {lines[-1]}")
+            raise CommandError(f"ended with {process.returncode}: {lines[-1]}", out)
         return out
 
     def _serve(self, case: Served, path: str, seconds: float) -> list[Row]:

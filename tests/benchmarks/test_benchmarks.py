@@ -43,6 +43,7 @@ elif kind == "decode":
     print("loading", file=sys.stderr)
     print({json.dumps(DECODE)!r})
 elif kind == "fail":
+    print({json.dumps(DECODE)!r})
     print("first\\nstrata: error: why", file=sys.stderr)
     sys.exit(1)
 else:
@@ -60,10 +61,12 @@ STORE, BROKEN = Store("s", "qwen3-8b", "int4", num_layers=2), Store("broken", "q
 
 
 def test_what_is_printed_becomes_rows() -> None:
-    (decode,) = measured("m", json.dumps(DECODE))
+    (decode,) = measured("m", f"{json.dumps(DECODE)}\n{{torn")
     assert (decode.what, decode.figure, decode.predicted_ratio) == ("decode, batch 32", "2,522 tok/s", 0.95)
     assert (decode.moved, decode.hit_ratio, decode.limited_by) == ("VRAM 3.00, PCIe 0.50", 0.5, "device memory")
     decode, prefill = measured("m", f"{json.dumps(DECODE)}\n{json.dumps(PREFILL)}\n")
+    (placed,) = measured("m", json.dumps(DECODE | {"way": "cpu", "vram_share": 0.5}) + "\n")
+    assert placed.what == "decode, batch 32, 50% of the experts in VRAM, cpu"
     assert (prefill.what, prefill.figure) == ("prompt of 8,192 tokens", "2,522 tok/s, 200 ms")
 
 
@@ -85,6 +88,7 @@ def test_every_case_gives_a_row_whatever_becomes_of_it(bench: Bench, capsys: pyt
     found = list(bench.run_all(cases))
     assert [(row.case, row.problem or row.figure) for row in found] == [
         ("good", "2,522 tok/s"),
+        ("fails", "2,522 tok/s"),
         ("fails", "ended with 1: strata: error: why"),
         ("hangs", "took more than 1 s"),
         ("served", "12.3 ms, p90 20.0"),
@@ -106,7 +110,7 @@ def test_stores_are_written_once_and_kernels_built_meanwhile(bench: Bench, capsy
 
 
 def test_the_page_has_a_line_for_each_row() -> None:
-    (row,) = measured("m", json.dumps(DECODE))
+    (row,) = measured("m", json.dumps(DECODE) + "\n")
     text = page({"card": "NVIDIA H200"}, [row, Row("m", "server", problem="a | b")])
     assert "| card | NVIDIA H200 |" in text
     assert (

@@ -46,6 +46,11 @@ def test_all_measurements_print_their_figures(
     assert main(["bench", "prefill", *options, "--vram-gib", "24"]) == 2
     assert "the model runs on the CPU" in capsys.readouterr().err
 
+    assert main(["bench", "offload", *options]) == 2
+    assert "nothing to place" in capsys.readouterr().err
+    assert main(["bench", "offload", *options, "--expert-vram-gib", "1"]) == 2
+    assert "give --vram-shares and --ways" in capsys.readouterr().err
+
     (tmp_path / "text").write_text("w5 " * 60)
     result = strata("bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16")
     assert result.returncode == 0, result.stderr

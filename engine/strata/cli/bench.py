@@ -7,14 +7,15 @@ import argparse
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from strata.cli import bench_kernels, bench_serve, bench_shape
-from strata.cli.arguments import gibibytes, listed, require, whole
+from strata.cli.arguments import gibibytes, listed, probability, require, whole
 from strata.cli.options import add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.progress import ProgressBar
 from strata.config import DeviceConfig
 from strata.engine import logs
+from strata.errors import OptionError
 
 if TYPE_CHECKING:
     from strata.bench.decode import DecodeReport
@@ -23,9 +24,20 @@ if TYPE_CHECKING:
 
     Report: TypeAlias = DecodeReport | PrefillReport | PerplexityReport
 
+R = TypeVar("R", bound="Reported")
+
+
+class Reported(Protocol):
+    """What a measurement gives."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+
+
 EXAMPLES = {
     "decode": "  strata bench decode builtin://smollm2-135m --dtype int4 --threads 2\n",
     "prefill": "  strata bench prefill builtin://smollm2-135m --prompt-tokens 2048\n",
+    "offload": "  strata bench offload /stores/shape-30b --vram-shares 0,0.5 --ways auto,cpu\n",
     "perplexity": "  strata bench perplexity builtin://smollm2-135m --dtype int8 --text book.txt\n",
 }
 
@@ -77,6 +89,28 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="tokens of one step; a longer prompt runs in chunks (default: the whole prompt in one)",
     )
+    offload = _add_kind(kinds, "offload", "experts in VRAM and beyond: each share and way, and which is best")
+    offload.set_defaults(run=_run_offload)
+    offload.add_argument(
+        "--vram-shares",
+        type=listed(probability),
+        default=(0.0, 0.25, 0.5, 0.75),
+        metavar="S,S,...",
+        help="shares of the routed experts in VRAM, each from 0 to 1 (default: 0,0.25,0.5,0.75)",
+    )
+    offload.add_argument(
+        "--ways",
+        type=listed(str),
+        default=("auto", "fetch", "cpu"),
+        metavar="W,W,...",
+        help="to the others: auto, fetch, cpu (default: all three)",
+    )
+    for name, default, about in (
+        ("--batch-size", 1, "sequences decoded together"),
+        ("--prompt-tokens", 64, "tokens before the measured ones"),
+        ("--output-tokens", 64, "tokens that are measured"),
+    ):
+        offload.add_argument(name, type=whole(1), default=default, metavar="N", help=f"{about} (default: {default})")
     perplexity = _add_kind(kinds, "perplexity", "how well the model predicts a text; lower is better")
     perplexity.set_defaults(measure=_measure_perplexity)
     perplexity.add_argument("--text", required=True, metavar="FILE", help="a text in UTF-8")
@@ -120,11 +154,47 @@ def _run(arguments: argparse.Namespace) -> int:
     logs.configure("INFO")
     measure: Callable[[str, argparse.Namespace, ProgressBar], Iterable[Report]] = arguments.measure
     with ProgressBar() as progress:
-        reports = list(measure(model, arguments, progress))
-    if arguments.json:
-        print("\n".join(json.dumps(report.as_dict()) for report in reports))
-    else:
+        reports = _told(measure(model, arguments, progress), as_json=arguments.json)
+    if not arguments.json:
         print("\n\n".join("\n".join(report.lines()) for report in reports))
+    return 0
+
+
+def _told(reports: Iterable[R], *, as_json: bool) -> list[R]:
+    """All of them; as JSON each is printed as it comes, so that there is something should the next one fail."""
+    found = []
+    for report in reports:
+        found.append(report)
+        if as_json:
+            print(json.dumps(report.as_dict()), flush=True)
+    return found
+
+
+def _run_offload(arguments: argparse.Namespace) -> int:
+    model = source(arguments)
+    if arguments.expert_vram_bytes is not None or arguments.expert_placement != "auto":
+        raise OptionError(
+            "--expert-vram-gib and --expert-placement are what is tried here; give --vram-shares and --ways"
+        )
+    require()
+    from strata.bench import offload
+
+    logs.configure("INFO")
+    with ProgressBar() as progress:
+        placements = offload.run(
+            model,
+            arguments.dtype,
+            device=_device(arguments),
+            shares=arguments.vram_shares,
+            ways=arguments.ways,
+            batch_size=arguments.batch_size,
+            prompt_tokens=arguments.prompt_tokens,
+            output_tokens=arguments.output_tokens,
+            progress=progress,
+        )
+        found = _told(placements, as_json=arguments.json)
+    if not arguments.json:
+        print("\n".join([offload.HEADER, *map(offload.line, found), "", *offload.verdict(found)]))
     return 0
 
 
