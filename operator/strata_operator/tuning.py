@@ -48,7 +48,7 @@ def key(namespace: str, name: str) -> str:
 
 
 def desired(
-    model: StrataModel, pods: Iterable[Pod], fitting: Sequence[str], nodes: Iterable[StrataNode]
+    model: StrataModel, pods: Iterable[Pod], fitting: Sequence[str], nodes: Sequence[StrataNode]
 ) -> dict[str, Wish]:
     """Wishes by node: where a pod is, even one that is on its way out.
 
@@ -60,11 +60,19 @@ def desired(
     there = Counter(pod.node for pod in pods if pod.node is not None and not pod.failed)
     ahead = [node.name for node in nodes if held_wish(key(model.namespace, model.name), node) is not None]
     if model.hardware.hugepages is not None:
-        ahead += [name for name in fitting if name not in ahead]
+        places = fitting if model.hardware.accelerator == "nvidia" else _hosts(model, nodes)
+        ahead += [name for name in places if name not in ahead]
     missing = model.wanted_replicas - sum(there.values())
     for node in [name for name in ahead if name not in there][: max(0, missing)]:
         there[node] = 1
     return {node: wish(model, replicas=count) for node, count in sorted(there.items()) if node is not None}
+
+
+def _hosts(model: StrataModel, nodes: Iterable[StrataNode]) -> list[str]:
+    """Nodes whose memory holds the pages and what else a replica takes: those with the fewest cards first."""
+    wanted = model.hardware.memory_bytes + model.hardware.hugepages_bytes
+    large = [node for node in nodes if node.status.host is not None and node.status.host.memory_bytes >= wanted]
+    return [node.name for node in sorted(large, key=lambda node: len(node.status.gpus))]
 
 
 def actions(model_key: str, wanted: Mapping[str, Wish], nodes: Iterable[StrataNode]) -> tuple[NodeAction, ...]:

@@ -33,6 +33,10 @@ def node(name: str, *wishes: Wish, settled: bool = True, **status: Any) -> Strat
     )
 
 
+CPU_PAGES = {"accelerator": "cpu", "cpu": 2, "memory": "3Gi", "hostMemory": {"pinned": "3Gi", "hugepages": "2Mi"}}
+SMALL = node("small", gpus=[], memory_gib=5)
+
+
 @pytest.mark.parametrize(
     ("spec", "pods", "nodes", "expected"),
     [
@@ -47,6 +51,13 @@ def node(name: str, *wishes: Wish, settled: bool = True, **status: Any) -> Strat
         pytest.param({"hardware": PAGES}, [], [], ["fit-1"], id="huge pages come before the pod"),
         pytest.param({"hardware": PAGES, "replicas": 2}, [on("fit-2")], [], ["fit-1", "fit-2"], id="one more"),
         pytest.param({"hardware": PAGES}, [on("fit-2")], [], ["fit-2"], id="all have a node"),
+        pytest.param(
+            {"hardware": CPU_PAGES},
+            [on(None)],
+            [node("carded"), SMALL, node("plain", gpus=[])],
+            ["plain"],
+            id="no card",
+        ),
     ],
 )
 def test_what_is_wanted_of_which_nodes(
