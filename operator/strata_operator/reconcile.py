@@ -54,6 +54,8 @@ PREFLIGHT_SECONDS = 10.0
 # A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
 RESTORE_SECONDS = 60.0
 RESTORE_LOOK_SECONDS = 5.0
+# A start takes several steps within a second: a status that tells of progress alone comes so long after the last.
+PACE_SECONDS = 2.0
 
 
 class Reconciler:
@@ -81,6 +83,7 @@ class Reconciler:
         self._look = look
         self._clock = clock
         self._outbox = events.Outbox(client, clock)
+        self._told: dict[Key, datetime] = {}  # when the status was written last
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what they were asked of
 
     def __call__(self, key: Key) -> Result:
@@ -89,6 +92,7 @@ class Reconciler:
         if obj is None:
             self._outbox.forget(key)
             self._verdicts.pop(key, None)
+            self._told.pop(key, None)
             return Result("gone")
         try:
             # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
@@ -158,10 +162,12 @@ class Reconciler:
             previous=obj["status"],
             now=self._clock(),
         )
-        changed = self._tell(obj, new)
+        pause = self._pause(key, new, obj["status"])
+        changed = pause is None and self._tell(obj, new)
         if outcome.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)
         waits = [CREATING_SECONDS] if creating else []
+        waits += [pause] if pause is not None else []
         waits += [target.look_again] if target.look_again is not None else []
         waits += [PREFLIGHT_SECONDS] if target.preflight_node is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
@@ -276,6 +282,13 @@ class Reconciler:
             log.warning("%s/%s: why the pod is not created cannot be read: %s", pod.namespace, pod.name, error)
             return pod
 
+    def _pause(self, key: Key, new: Mapping[str, Any], previous: Mapping[str, Any]) -> float | None:
+        """Seconds for which the status has to wait; None: it does not."""
+        if key not in self._told or new == previous or not statuses.is_progress(new, previous):
+            return None
+        age = (self._clock() - self._told[key]).total_seconds()
+        return PACE_SECONDS - age if 0 <= age < PACE_SECONDS else None
+
     def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
         """Write the status if it differs; whether it was written."""
         metadata, previous = obj["metadata"], obj["status"]
@@ -285,4 +298,5 @@ class Reconciler:
         self._outbox.add(metadata, statuses.changes(new, previous))
         key = (metadata["namespace"], metadata["name"])
         self._cache.put_model(apply.apply_status(self._client, key, metadata["uid"], new), own=True)
+        self._told[key] = self._clock()
         return True

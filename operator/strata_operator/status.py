@@ -202,6 +202,20 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
     return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
 
 
+def is_progress(new: Status, previous: Status) -> bool:
+    """Whether no more differs between two statuses than how far a roll-out is."""
+    return _without_progress(new) == _without_progress(previous)
+
+
+def _without_progress(status: Status) -> dict[str, Any]:
+    rest = {field: value for field, value in status.items() if field not in ("replicas", "readyReplicas", "nodes")}
+    rest["conditions"] = [
+        {**one, "reason": "", "message": ""} if one["type"] == PROGRESSING else one
+        for one in status.get("conditions") or ()
+    ]
+    return rest
+
+
 def changes(new: Status, previous: Status) -> list[Event]:
     """What is different for a person between two statuses."""
     told = []

@@ -19,6 +19,7 @@ from strata_operator.fit import Verdict, judge
 from strata_operator.reconcile import (
     BLOCKED_SECONDS,
     CREATING_SECONDS,
+    PACE_SECONDS,
     PREFLIGHT_SECONDS,
     RESTORE_LOOK_SECONDS,
     RESTORE_SECONDS,
@@ -177,6 +178,22 @@ def test_a_new_pod_prefers_the_node_that_has_the_weights_and_no_pod_is_stopped_f
     world.run()
     assert preferred_nodes(world) == []
     assert "cache" not in world.model["status"]
+
+
+def test_progress_is_told_now_and_then_and_what_matters_at_once() -> None:
+    world = World()
+    world.run()
+    world.client.writes()
+    world.put_pod()
+    assert world.run() == Result("unchanged", again_in=PACE_SECONDS)
+    assert world.client.writes() == []
+    world.now += timedelta(seconds=PACE_SECONDS)
+    assert world.run() == Result("changed", again_in=CREATING_SECONDS)
+    assert world.condition("Progressing")["reason"] == "Creating"
+    world.serve()
+    world.put_pod(version=21, containerStatuses=container(ready=True, state={"running": {}}))
+    assert world.run() == Result("changed")
+    assert world.condition("Ready")["status"] == "True"
 
 
 def test_idle_reads_nothing() -> None:
