@@ -182,7 +182,7 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["serve", "m", "--max-num-seqs", "-1"], "a whole number from 1 to 4096"),
         pytest.param(["serve", "m", "--gpu-memory-utilization", "1.5"], "a number above 0, up to 1"),
         pytest.param(["serve", "m", "--gpu-memory-utilization", "nan"], "a number above 0, up to 1"),
-        pytest.param(["serve", "m", "--prefetch", "oracle"], "choose from 'off', 'gate', 'history'"),
+        pytest.param(["serve", "m", "--prefetch", "oracle"], "choose from 'auto', 'off', 'gate', 'history'"),
         pytest.param(
             ["serve", "m", "--prefetch-probability", "1.1"], "'1.1' is not allowed; give a number from 0 to 1"
         ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ from strata.experts.counts import ExpertCounts
 from strata.experts.hybrid import Hybrid
 from strata.experts.prefetch import PREDICTORS
 from strata.kernels.layer import Routed
+from strata.runner import runner as runner_module
+from strata.runner.contest import keep_fastest
+from strata.runner.runner import Runner
+from strata.runner.step import StepResult
 from strata.scheduler.batch import Batch
 from strata.store.reader import Store
 from tests.experts import test_counts
@@ -128,3 +134,35 @@ def test_nobody_guesses_while_it_is_off(store: Store, tiers: list[Hybrid]) -> No
     running.step(0, (0, 1))
     running.step(2, (2, 3))
     assert counted(running) == {0: ExpertCounts(2, 2), 2: ExpertCounts(2, 0)}
+
+
+@pytest.mark.parametrize("fastest", ["off", *PREDICTORS])
+def test_auto_keeps_whoever_makes_decoding_faster(
+    tmp_path: Path,
+    fastest: str,
+    tiers: list[Hybrid],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    tried: list[str] = []
+    run, now = Runner.run, [0.0]
+
+    def timed(self: Runner, batch: Batch, feed: torch.Tensor | None = None) -> StepResult:
+        predictor = self.model.tier._prefetch.predictor  # type: ignore[union-attr]
+        tried.append(predictor)
+        now[0] += 0.010 if predictor == fastest else 0.011
+        return run(self, batch, feed)
+
+    monkeypatch.setattr(Runner, "run", timed)
+    monkeypatch.setattr(runner_module, "keep_fastest", partial(keep_fastest, clock=lambda: now[0]))
+    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, "cpu", "auto")
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    tiers.append(tier)
+    assert set(tried) == {"off", *PREDICTORS}
+    assert tier._prefetch.predictor == fastest
+    kept = "as asked" if fastest == "off" else f"as asked, prefetch {fastest}"
+    assert caplog.messages[-1].endswith(f"; kept: {kept}")
+    assert tier.counts() == ExpertCounts()

@@ -42,7 +42,7 @@ FULL_SPEC: dict[str, Any] = {
         "pipelineDepth": 1,
         "cpuExperts": "auto",
         "cpuRoutingThreads": 0,
-        "prefetch": {"predictor": "auto", "probability": "0.85"},
+        "prefetch": {"predictor": "history", "probability": "0.85"},
         "extraArgs": ["--allowed-origins=https://chat.example"],
     },
     "hardware": {

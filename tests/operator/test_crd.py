@@ -21,6 +21,7 @@ from strata_operator.api.engine import (
     EXPERT_PLACEMENTS,
     LOG_LEVELS,
     NOT_SERVED,
+    PREDICTORS,
     REASONING_PARSERS,
     TOOL_PARSERS,
 )
@@ -76,7 +77,6 @@ ONE_VALUE = {
     ".hardware.count",
     ".quantization.groupSize",
     ".engine.cpuExperts",
-    ".engine.prefetch.predictor",
     ".cache.keepWarm",
 }
 
@@ -141,10 +141,13 @@ def test_parsers_are_those_of_the_engine() -> None:
     assert ("auto", "none", *REASONING_FORMATS) == REASONING_PARSERS
 
 
-def test_placements_are_those_of_the_engine() -> None:
-    from strata.config.engine import EXPERT_PLACEMENTS as ENGINES
+def test_what_is_done_about_missing_experts_is_the_engine_s_choice() -> None:
+    from strata.config import engine
 
-    assert EXPERT_PLACEMENTS == ENGINES
+    assert EXPERT_PLACEMENTS == engine.EXPERT_PLACEMENTS
+    assert PREDICTORS == engine.PREFETCH
+    predictor = SPEC["properties"]["engine"]["properties"]["prefetch"]["properties"]["predictor"]
+    assert predictor["enum"] == list(PREDICTORS)
 
 
 def test_group_size_is_that_of_the_formats() -> None:

@@ -120,7 +120,8 @@ def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None
         choices=PREFETCH,
         default=DEFAULTS.device.prefetch,
         help="who guesses which experts the next layer needs, so that they come over PCIe while this one runs: gate: "
-        f"its router; history: what it took in the last steps; off: nobody (default: {DEFAULTS.device.prefetch})",
+        "its router; history: what it took in the last steps; off: nobody; auto: of these what decodes fastest, tried "
+        "at the start and logged (default: auto)",
     )
     parser.add_argument(
         "--prefetch-probability",

@@ -14,8 +14,9 @@ CPU_STEP_TOKENS = 512  # where nothing else is asked for
 EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
 PAGE_BYTES = {"2Mi": 2 << 20, "1Gi": 1 << 30}  # of huge pages
 HUGEPAGES = ("off", *PAGE_BYTES)
-# gate: the next layer's router says which of its experts are fetched ahead; history: what it took in the last steps.
-PREFETCH = ("off", "gate", "history")
+# Who says which of the next layer's experts are fetched ahead. gate: its router; history: what it took in the last
+# steps; auto: of these, and of nobody, what decodes fastest at the start.
+PREFETCH = ("auto", "off", "gate", "history")
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
 
@@ -31,7 +32,7 @@ class DeviceConfig:
     expert_placement: Literal["auto", "vram", "fetch", "cpu", "hybrid"] = "auto"  # what becomes of experts beyond VRAM
     expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it
     hugepages: Literal["off", "2Mi", "1Gi"] = "off"  # reserved pages for experts in host memory; off: ordinary memory
-    prefetch: Literal["off", "gate", "history"] = "off"  # who guesses the next layer's experts, to be fetched ahead
+    prefetch: Literal["auto", "off", "gate", "history"] = "auto"  # who guesses experts that are then fetched ahead
     # From which on "history" fetches: 0.85 if the last step needed it, and 0.30 and 0.15 more for the two before that.
     prefetch_probability: float = 0.85
 

@@ -187,6 +187,8 @@ class Hybrid:
     def prefetch(self, predictor: str) -> None:
         """As ``Tier.prefetch``."""
         self._prefetch.predictor = predictor
+        for layer in self._layers:
+            self._reset(layer.table)
 
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""

@@ -47,7 +47,8 @@ class Tier(Protocol):
         """Go on as one of ``plans`` says, with VRAM as if no step had been."""
 
     def prefetch(self, predictor: str) -> None:
-        """From the next step on let one of ``predictors`` guess, or none: "off", as at first."""
+        """From the next step on let one of ``predictors`` guess, or none: "off", as at first. VRAM is as if no step had
+        been. A graph keeps who guessed as it was captured."""
 
     def announce_replay(self) -> None:
         """A captured step is about to run again."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,7 +33,8 @@ from strata.runner.inputs import build_inputs
 from strata.runner.mixed import MixedInputs
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
-from strata.runner.warm import decode_steps, warm_up_steps
+from strata.runner.warm import decode_step, warm_up_steps
+from strata.runner.ways import Way, all_ways
 from strata.scheduler.batch import Batch
 from strata.store.directories import default_cache_dir
 from strata.store.progress import Phases, Progress, counter, phase, silent
@@ -120,19 +123,19 @@ class Runner:
         if model.tier is not None:
             with torch.inference_mode(), out_of_memory(device):
                 model.tier.calibrate(saved_times())
-            if config.device.prefetch in model.tier.predictors:
-                model.tier.prefetch(config.device.prefetch)
-            elif config.device.prefetch != "off":
-                logger.info("prefetch %s: there is nothing to fetch ahead", config.device.prefetch)
-        graphs = None
-        if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
-            graphs = _capture(model, pool, final, device, config.scheduler.max_num_seqs, phase("capture", progress))
-        runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, graphs, placement)
+        runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, placement=placement)
+
+        def capture(max_num_seqs: int, progress: Progress = lambda done, total: None) -> None:
+            if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
+                runner._graphs = _capture(model, pool, final, device, max_num_seqs, progress)
+
+        if model.tier is not None:
+            runner.choose_ways(model.tier, config.device.prefetch, partial(capture, 1))
+        capture(config.scheduler.max_num_seqs, phase("capture", progress))
         if device.type == "cuda":
             with out_of_memory(device):
                 runner.warm_up(runner.step_tokens, phase("warm up", progress))
         if model.tier is not None:
-            runner.choose_ways(model.tier)
             with torch.inference_mode():
                 model.tier.start_counting()
         return runner
@@ -200,18 +203,33 @@ class Runner:
             self.run(step).best.tolist()  # waits for the device
             took(step.num_tokens)
 
-    def choose_ways(self, tier: Tier) -> dict[str, float]:
+    @torch.inference_mode()
+    def choose_ways(self, tier: Tier, prefetch: str, capture: Callable[[], None]) -> dict[str, float]:
         """Keep the fastest way to experts that VRAM has not; seconds of a decode step by way, none where there is
-        nothing to choose."""
-        steps = list(
-            decode_steps(min(MAX_STEPS, self.max_model_len - 1), self.vocab_size, self.block_size, self.num_blocks)
-        )
+        nothing to choose. ``prefetch``: who guesses, "auto": whoever makes it faster. ``capture``: makes steps of one
+        sequence graphs."""
+        ways = all_ways(tier, prefetch)
+        graphs: dict[str, StepGraphs | None] = {}
+        if len(ways) > 1:
+            for predictor in {way.predictor: None for way in ways.values()}:
+                tier.prefetch(predictor)
+                capture()
+                graphs[predictor] = self._graphs
+
+        def begin(way: Way) -> None:
+            self._graphs = graphs.get(way.predictor)
+            way.begin(tier)
+
+        text = [0]
 
         def decode(step: int) -> None:
-            self.run(steps[step]).best.tolist()  # waits for the device
+            best = self.run(decode_step(text[step], step, self.block_size)).best.tolist()  # waits for the device
+            if step + 1 == len(text):
+                text.append(max(best[0], 0))  # -1: not finite
 
-        with torch.inference_mode():
-            found = keep_fastest(tier, decode, len(steps))
+        begin(next(iter(ways.values())))
+        starts = {name: partial(begin, way) for name, way in ways.items()}
+        found = keep_fastest(starts, decode, min(MAX_STEPS, self.max_model_len))
         self.check()
         return found
 

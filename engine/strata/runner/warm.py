@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 from strata.scheduler.batch import Batch, ScheduledSequence
 
@@ -26,15 +24,10 @@ def warm_up_steps(max_tokens: int, max_model_len: int, block_size: int, spare_bl
             yield Batch((_part("decoding", 1, lengths[0] - 1, block_size, spare_block), *prompts))
 
 
-def decode_steps(count: int, vocab_size: int, block_size: int, spare_block: int) -> Iterator[Batch]:
-    """One sequence of random tokens, token by token: routers choose other experts each time.
-
-    All keys and values go to the spare block.
-    """
-    draw = random.Random(0)
-    for position in range(1, count + 1):
-        part = _part("decoding", 1, position, block_size, spare_block)
-        yield Batch((replace(part, token_ids=(draw.randrange(vocab_size),)),))
+def decode_step(token: int, position: int, block_size: int) -> Batch:
+    """Of one sequence, whose keys and values go to the first blocks."""
+    blocks = tuple(range(position // block_size + 1))
+    return Batch((ScheduledSequence("decoding", (token,), position, blocks, samples=True),))
 
 
 def _part(name: str, num_tokens: int, start: int, block_size: int, block: int) -> ScheduledSequence:

@@ -12,6 +12,7 @@ BLOCK_SIZES = (16, 32)
 TOOL_PARSERS = ("auto", "none", "harmony", "qwen-xml", "hermes", "mistral", "llama")
 REASONING_PARSERS = ("auto", "none", "harmony", "think")
 EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
+PREDICTORS = ("auto", "off", "gate", "history")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
@@ -41,6 +42,7 @@ class Engine:
     log_level: str | None = None
     pipeline_depth: int | None = None
     cpu_routing_threads: int | None = None
+    prefetch: str | None = None  # who guesses which experts are fetched ahead
     prefetch_probability: str | None = None  # decimal, as text: from which on "history" fetches an expert ahead
     extra_args: tuple[str, ...] = ()
 
@@ -48,9 +50,8 @@ class Engine:
     def parse(cls, fields: Fields) -> Engine:
         """Raises InvalidSpecError for a value that no engine takes, NotServedError for one that this one does not."""
         prefetch = fields.table("prefetch")
-        # Their one value is the engine's own choice, for which no flag is needed.
+        # Its one value is the engine's own choice, for which no flag is needed.
         fields.choice("cpuExperts", ("auto",), "auto")
-        prefetch.choice("predictor", ("auto",), "auto")
         block_size = fields.get("blockSize", int)
         if block_size is not None and block_size not in BLOCK_SIZES:
             raise InvalidSpecError(f"spec.engine.blockSize is {block_size}; allowed are 16 and 32")
@@ -72,6 +73,7 @@ class Engine:
             log_level=fields.choice_or_none("logLevel", LOG_LEVELS),
             pipeline_depth=_served("pipelineDepth", fields.get("pipelineDepth", int)),
             cpu_routing_threads=_served("cpuRoutingThreads", fields.get("cpuRoutingThreads", int)),
+            prefetch=prefetch.choice_or_none("predictor", PREDICTORS),
             prefetch_probability=prefetch.decimal("probability", 0.0, 1.0),
             extra_args=fields.texts("extraArgs"),
         )

@@ -67,6 +67,7 @@ def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object
     yield "--log-level", engine.log_level
     yield "--pipeline-depth", engine.pipeline_depth
     yield "--cpu-routing-threads", engine.cpu_routing_threads
+    yield "--prefetch", engine.prefetch
     yield "--prefetch-probability", engine.prefetch_probability
 
 

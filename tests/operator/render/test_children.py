@@ -88,6 +88,7 @@ def test_every_engine_field_becomes_its_flag() -> None:
         "--log-level=debug",
         "--pipeline-depth=1",
         "--cpu-routing-threads=0",
+        "--prefetch=history",
         "--prefetch-probability=0.85",
         "--dtype=int8",
         "--served-model-name=qwen",

@@ -1,0 +1,74 @@
+"""What is compared at the start: how missing experts are shared, and who guesses the next layer's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from strata.experts.base import SelfContained
+from strata.kernels.layer import ExpertsFn, RouteFn
+from strata.kernels.matrix import Activation
+from strata.runner.ways import Way, all_ways
+
+
+class FakeTier(SelfContained):
+    """Writes down what it is told."""
+
+    def __init__(self, plans: Mapping[str, Sequence[int]], predictors: tuple[str, ...]) -> None:
+        self.predictors = predictors
+        self._plans = plans
+        self.told: list[object] = []
+
+    def plans(self) -> Mapping[str, Sequence[int]]:
+        return self._plans
+
+    def share_out(self, plan: Sequence[int]) -> None:
+        self.told.append(plan)
+
+    def prefetch(self, predictor: str) -> None:
+        self.told.append(predictor)
+
+    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
+        raise AssertionError("no step runs here")
+
+
+PLANS = {"hybrid": (0, 1), "cpu": (0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("plans", "predictors", "prefetch", "names"),
+    [
+        pytest.param({}, (), "auto", ["as asked"], id="all experts are in VRAM"),
+        pytest.param(PLANS, ("gate",), "off", ["hybrid", "cpu"], id="nobody shall guess"),
+        pytest.param(PLANS, ("gate",), "gate", ["hybrid, prefetch gate", "cpu, prefetch gate"], id="who shall guess"),
+        pytest.param(
+            PLANS,
+            ("gate",),
+            "auto",
+            ["hybrid", "hybrid, prefetch gate", "cpu", "cpu, prefetch gate"],
+            id="whoever makes it faster",
+        ),
+        pytest.param({}, ("gate",), "auto", ["as asked", "as asked, prefetch gate"], id="a way that was asked for"),
+    ],
+)
+def test_what_is_compared(
+    plans: Mapping[str, Sequence[int]], predictors: tuple[str, ...], prefetch: str, names: list[str]
+) -> None:
+    assert list(all_ways(FakeTier(plans, predictors), prefetch)) == names
+
+
+def test_each_way_tells_the_tier_all_of_it() -> None:
+    tier = FakeTier(PLANS, ("gate",))
+    Way((0, 1), "gate").begin(tier)
+    Way(None, "off").begin(tier)
+    assert tier.told == ["gate", (0, 1), "off"]
+
+
+def test_a_guess_that_is_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert list(all_ways(FakeTier({}, ()), "gate").values()) == [Way(None, "off")]
+    assert "--prefetch gate does nothing here" in caplog.text
+    caplog.clear()
+    all_ways(FakeTier({}, ()), "auto")
+    assert not caplog.text
