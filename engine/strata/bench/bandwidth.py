@@ -40,6 +40,16 @@ def measure_rates(device: Any) -> Rates:
     )
 
 
+def _free(device: Any) -> int:
+    """Bytes of a card that this process may still allocate, where it is taken to be smaller than it is, too."""
+    import torch
+
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    return min(int(free), int(allowed) - int(torch.cuda.memory_allocated(device)))
+
+
 def copy_bandwidth(device: Any) -> float:
     """Bytes a second of the fastest of several copies from pinned memory to a card."""
     import torch
@@ -65,7 +75,7 @@ def read_bandwidth(device: Any) -> float:
 
     num_bytes = BUFFER_BYTES
     if device.type == "cuda":
-        num_bytes = min(CARD_BUFFER_BYTES, torch.cuda.mem_get_info(device)[0] // 2)
+        num_bytes = min(CARD_BUFFER_BYTES, _free(device) // 2)
     buffer = torch.ones(num_bytes // 8, dtype=torch.int64, device=device)
     return num_bytes / _fastest(buffer.sum, device)
 
