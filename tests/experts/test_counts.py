@@ -12,7 +12,7 @@ import torch
 
 from strata.experts import counters, hybrid, offloaded
 from strata.experts.counters import Counters
-from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.hybrid import Hybrid
 from strata.experts.offloaded import Offloaded
 from strata.kernels.layer import ExpertsFn, Routed, RouteFn
@@ -117,6 +117,16 @@ def test_what_came_before_the_start_is_forgotten(running: Running) -> None:
     assert running.stats.total == ExpertCounts()
     running.step(0, (0, 3))
     assert running.stats.total.needed == 2
+
+
+@pytest.mark.parametrize("running", ["cpu"], indirect=True, ids=["on the CPU"])
+def test_the_policy_is_the_one_that_steps_follow(running: Running) -> None:
+    assert running.stats.policy == Policy((0, 0, 0), "off")
+    running.tier.share_out([0, 1, 1, 1, 1])
+    running.tier.prefetch("history")
+    assert running.stats.policy == Policy((0, 1, 1), "history")
+    running.step(0, (2, 3))
+    assert astuple(running.stats.layers[0])[:3] == (2, 0, 1)
 
 
 def test_experts_that_are_read_in_place_are_counted_by_where_they_lie(

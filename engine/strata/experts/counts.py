@@ -58,6 +58,14 @@ class ExpertCounts:
         return {"in VRAM": self.in_vram / total, "fetched": self.fetched / total, "on the CPU": self.computed / total}
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a layer does about experts that VRAM has not."""
+
+    fetched: tuple[int, ...]  # of 0, 1, 2 ... that a step misses, how many come over PCIe; the CPU computes the others
+    predictor: str  # who guesses what the next layer needs; "off": nobody
+
+
 # ``dataclasses.astuple`` copies each field: 50 times as slow, and the server adds up layers while it streams.
 _values: Callable[[ExpertCounts], tuple[int, ...]] = attrgetter(*(field.name for field in fields(ExpertCounts)))
 
@@ -71,7 +79,8 @@ class ExpertStats:
     num_vram: int  # experts that VRAM has at a time, of all layers
     num_host: int  # experts that host memory has; one may be in both
     expert_bytes: int  # of one in host memory: what is moved over PCIe, or read by the CPU
-    cpu: CpuWork | None = None  # None where the CPU computes none
+    cpu: CpuWork | None = None  # None where the CPU computes none, and no expert changes its place
+    policy: Policy | None = None  # likewise
 
     @property
     def total(self) -> ExpertCounts:

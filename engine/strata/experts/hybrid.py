@@ -29,7 +29,7 @@ from strata.experts.calibration import (
     still_holds,
 )
 from strata.experts.counters import Counters
-from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.cpu import CpuExperts
 from strata.experts.layout import blob_layout
 from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
@@ -210,6 +210,7 @@ class Hybrid:
             num_host=self._store_layout.num_blobs,
             expert_bytes=self._cpu.expert_bytes,
             cpu=self._cpu.work(),
+            policy=Policy(self._fetched_of, self._prefetch.predictor),
         )
 
     def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
@@ -286,6 +287,7 @@ class Hybrid:
             torch.cuda.synchronize(self._device)
 
     def _set_fetches(self, fetches: Sequence[int]) -> None:
+        self._fetched_of = tuple(fetches[: self._top_k + 1])
         self._fetches.copy_(torch.tensor(fetches, dtype=torch.int32))
 
     def _bring(self, row: int, buffer: int) -> None:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 import strata
 from strata.engine.messages import EngineReady, LoadProgress
-from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.native.pool import CpuWork
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.described import Answered, answers
@@ -96,6 +96,14 @@ class CpuExperts(Answered):
     idle_seconds: float
 
 
+class PolicyStatus(Answered):
+    """What a layer does about experts that VRAM has not: of 0, 1, 2 ... of a token's, how many are fetched, the others
+    being computed by the CPU; and who guesses what the next layer needs."""
+
+    fetched: list[int]
+    predictor: str
+
+
 class Experts(Uses):
     """Experts beyond VRAM: all that was counted since the model was loaded, up to a second ago. ``num_vram`` and
     ``num_host`` are those that each tier has now, ``expert_bytes`` one's size in host memory."""
@@ -105,6 +113,7 @@ class Experts(Uses):
     expert_bytes: int
     bytes: MovedBytes
     prefetch: Prefetch
+    policy: PolicyStatus | None
     cpu: CpuExperts | None
     wait_seconds: float
     layers: list[LayerUses]
@@ -196,6 +205,7 @@ def _experts(stats: ExpertStats) -> Experts:
             used_bytes=size(total.prefetch_used),
             wasted_bytes=size(total.prefetch_wasted),
         ),
+        policy=None if stats.policy is None else _policy(stats.policy),
         cpu=None if stats.cpu is None else _cpu(stats.cpu),
         wait_seconds=total.waited_seconds,
         layers=[
@@ -203,6 +213,10 @@ def _experts(stats: ExpertStats) -> Experts:
             for layer, counts in stats.layers.items()
         ],
     )
+
+
+def _policy(policy: Policy) -> PolicyStatus:
+    return PolicyStatus(fetched=list(policy.fetched), predictor=policy.predictor)
 
 
 def _cpu(work: CpuWork) -> CpuExperts:
