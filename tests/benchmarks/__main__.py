@@ -40,7 +40,8 @@ def main() -> int:
     rows = []
     for row in bench.run_all(chosen):
         rows.append(row)
-        arguments.page.write_text(page(facts, rows), "utf-8")  # what there is, should this one be ended
+        rates = {} if bench.rates is None else {"rates": bench.rates}
+        arguments.page.write_text(page(facts | rates, rows), "utf-8")  # what there is, should this one be ended
     bench.say(f"{arguments.page} is written")
     return int(any(row.problem for row in rows))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 GIB = 1 << 30
+_READS = (("VRAM", "device"), ("PCIe", "pcie"), ("host memory", "cpu"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,16 @@ class Row:
 def measured(case: str, printed: str) -> list[Row]:
     """Of ``strata bench decode``, ``prefill`` or ``offload`` with ``--json``: a line each. The last may be torn."""
     return [_measured(case, json.loads(line)) for line in printed.splitlines(keepends=True) if line.endswith("}\n")]
+
+
+def rates(printed: str) -> str | None:
+    """What the first of these lines says of the machine, for people; None where there is none."""
+    for line in printed.splitlines(keepends=True):
+        if line.endswith("}\n"):
+            found = json.loads(line)["rates"]
+            memory = ", ".join(f"{name} {found[key] / 1e9:,.0f}" for name, key in _READS)
+            return f"read, GB/s: {memory}; products, TFLOP/s: {found['flops'] / 1e12:,.0f}"
+    return None
 
 
 def _measured(case: str, found: dict[str, Any]) -> Row:

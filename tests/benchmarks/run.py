@@ -16,6 +16,7 @@ from tests.benchmarks.cases import Case, Served, Store
 from tests.benchmarks.rows import Row
 
 STORE_SECONDS = 240.0
+FIGURES = "figures.jsonl"  # all that was printed, for those who want more than a page
 
 
 class CommandError(Exception):
@@ -34,6 +35,7 @@ class Bench:
     directory: Path
     budget: float
     began: float = field(default_factory=time.monotonic)
+    rates: str | None = None  # as the first case measured them
 
     @property
     def elapsed(self) -> float:
@@ -53,6 +55,7 @@ class Bench:
                 self._command(["bench", "shape", *case.store.arguments, "--out", str(self._path(case.store))], 60)
             for row in self.run(case):
                 self.say(f"  {row.problem or 'built'}")
+        self.rates = None  # nothing else runs from now on
         for store, process in writing:
             try:
                 process.wait(max(1.0, STORE_SECONDS - self.elapsed))
@@ -82,6 +85,9 @@ class Bench:
                 return self._serve(case, path, seconds)
             kind, *options = case.arguments
             printed = self._command(["bench", kind, path, *options, "--json"], seconds)
+            self.rates = self.rates or rows.rates(printed)
+            with (self.directory / FIGURES).open("a", encoding="utf-8") as file:
+                file.write(printed)
             return rows.measured(case.name, printed)
         except CommandError as error:
             return [*rows.measured(case.name, error.printed), Row(case.name, what, problem=str(error))]

@@ -23,6 +23,7 @@ DECODE = {
     "expected_ratio": 0.95,
     "moved_bytes": {"VRAM": 3 << 30, "PCIe": 1 << 29, "CPU": 0.0},
     "hit_ratio": 0.5,
+    "rates": {"device": 4.35e12, "pcie": 55e9, "cpu": 102e9, "flops": 7e14},
 }
 PREFILL = DECODE | {"prompt_tokens": 8192, "seconds": 0.2, "hit_ratio": None}
 del PREFILL["batch_size"]
@@ -95,6 +96,8 @@ def test_every_case_gives_a_row_whatever_becomes_of_it(bench: Bench, capsys: pyt
         ("served", "700 tok/s, 0.970 of the engine's"),
         ("not served", "the server did not become ready: strata: error: no memory"),
     ]
+    assert json.loads((bench.directory / "figures.jsonl").read_text()) == DECODE
+    assert bench.rates == "read, GB/s: VRAM 4,350, PCIe 55, host memory 102; products, TFLOP/s: 700"
     assert "3/5 hangs: hang" in capsys.readouterr().out
     bench.budget = 0.0
     assert bench.run(cases[0])[0].problem == "not measured: 0 s were over"
