@@ -10,9 +10,11 @@ from strata_operator.api import wire
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
+from strata_operator.fit import Verdict
+from strata_operator.inventory import candidates
 from strata_operator.render.meta import digest
 
-MOST_NODES = 16  # of a record: the newest; a scheduler that is told of more has no more use of it
+MOST_NODES = 32  # of a record: the newest; a scheduler that is told of more has no more use of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +66,18 @@ def preferred(model: StrataModel, revision: str, observed: Observed, status: Map
     if live is not None and live.revision == revision and not (is_asleep and model.wanted_replicas):
         return live.preferred
     return known(model, revision, observed, status).nodes
+
+
+def next_to_warm(model: StrataModel, revision: str, observed: Observed, fit: Verdict, there: Cached) -> str | None:
+    """A node that ``cache.keepWarm`` wants the weights on; None: no more, or one gets them just now.
+
+    One after the other: they share the line, and mostly the source.
+    """
+    if not model.keep_warm or fit.fits is False or len(there.nodes) >= MOST_NODES:
+        return None
+    tried = [pod for pod in observed.preflight if pod.revision == revision]
+    if any(not (pod.failed or pod.succeeded or pod.trouble) for pod in tried):
+        return None
+    wanted = fit.nodes or [one.node.name for one in candidates(model.hardware, observed.nodes)]
+    done = {*there.nodes, *(pod.meant_for for pod in tried)}
+    return next((node for node in sorted(wanted) if node not in done), None)

@@ -21,9 +21,14 @@ class Look:
 
 
 def node_to_try(revision: str, observed: Observed) -> str | None:
-    """The node of a pod that would be stopped for one of ``revision``; None where none serves."""
+    """The node of a pod that would be stopped for one of ``revision``; None where none serves.
+
+    Of several, the first where nothing stands in the way so far: another may have an image that the first cannot get.
+    """
     serving = [pod.node for pod in observed.pods if pod.ready and not pod.deleting and pod.revision != revision]
-    return min((node for node in serving if node is not None), default=None)
+    nodes = sorted({node for node in serving if node is not None})
+    fine = [node for node in nodes if look(observed.preflight, revision, node).trouble is None]
+    return next(iter(fine or nodes), None)
 
 
 def brings_nothing(model: StrataModel, before: StrataModel) -> bool:
@@ -36,9 +41,9 @@ def _brought(model: StrataModel) -> tuple[object, ...]:
     return model.source, model.revision, model.token, model.format, model.image, model.cache_host_path
 
 
-def look(pods: Iterable[Pod], revision: str) -> Look:
-    """By the pods of that revision's preflight."""
-    mine = [pod for pod in pods if pod.revision == revision]
+def look(pods: Iterable[Pod], revision: str, node: str) -> Look:
+    """By the pods of that revision's preflight on that node."""
+    mine = [pod for pod in pods if (pod.revision, pod.meant_for) == (revision, node)]
     if any(pod.succeeded for pod in mine):
         return Look("passed")
     alive = [pod for pod in mine if not pod.failed]
@@ -49,10 +54,11 @@ def look(pods: Iterable[Pod], revision: str) -> Look:
     return Look("absent")
 
 
-def superseded(pods: Iterable[Pod], revision: str) -> tuple[str, ...]:
-    """Revisions that preflights try or have tried, and that are not ``revision``, which is served or is to be."""
-    others = {pod.revision for pod in pods if pod.revision not in (None, revision) and not pod.deleting}
-    return tuple(sorted(other for other in others if other is not None))
+def superseded(pods: Iterable[Pod], revision: str) -> tuple[tuple[str, str], ...]:
+    """Revisions that preflights try or have tried, with their nodes, and that are not ``revision``, which is served or
+    is to be."""
+    others = {(pod.revision, pod.meant_for) for pod in pods if pod.revision != revision and not pod.deleting}
+    return tuple(sorted((other, node) for other, node in others if other is not None))
 
 
 def hold(found: Look, node: str) -> Trouble:

@@ -36,9 +36,9 @@ from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import at_least
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.preflight import superseded
-from strata_operator.render import JOB, children, preflight, revision_of
+from strata_operator.render import JOB, PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
 from strata_operator.rollout import stuck
-from strata_operator.target import Children, aim
+from strata_operator.target import Children, Target, aim
 from strata_operator.trouble import find_trouble, is_complete
 from strata_operator.tuning import NodeAction
 from strata_operator.workers import Result
@@ -128,9 +128,9 @@ class Reconciler:
             return Result("refused")
         model, memory = target.model, target.memory
         wanted = plan(model, target.desired, observed, hold=target.hold)
-        if target.preflight_node is not None:
-            job = preflight(model, target.revision, target.preflight_node, engine_image=self._engine_image)
-            wanted = replace(wanted, actions=(*wanted.actions, Action("create", job, None)))
+        to_start = self._job(target) if not (wanted.blocked or wanted.waiting) else None
+        if to_start is not None:
+            wanted = replace(wanted, actions=(*wanted.actions, Action("create", to_start, None)))
         # Of a new model the first status shows whether it is still there: one call less for each of many.
         if obj["status"] and any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
@@ -139,8 +139,8 @@ class Reconciler:
             outcome = self._carry_out(model, wanted, done)
         finally:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
-        for revision in superseded(observed.preflight, target.revision):
-            apply.expire_preflight(self._client, model, revision)
+        for revision, node in superseded(observed.preflight, target.revision):
+            apply.expire_preflight(self._client, model, revision, node)
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
         retuned = self._tune(key, obj, wishes, has_wishes=tuning.wants_anything(model))
@@ -169,7 +169,7 @@ class Reconciler:
         waits = [CREATING_SECONDS] if creating else []
         waits += [pause] if pause is not None else []
         waits += [target.look_again] if target.look_again is not None else []
-        waits += [PREFLIGHT_SECONDS] if target.preflight_node is not None else []
+        waits += [PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
@@ -197,6 +197,15 @@ class Reconciler:
         made = render()
         prefer = cached.preferred(model, revision_of(made["Deployment"]), observed, status)
         return render(prefer=prefer) if prefer else made
+
+    def _job(self, target: Target) -> Mapping[str, Any] | None:
+        """What brings image and weights to a node, where one has to: before a pod is stopped, or ahead of any."""
+        node, role = target.preflight_node, PREFLIGHT_ROLE
+        if node is None:
+            node, role = target.warm_node, WARM_ROLE
+        if node is None:
+            return None
+        return preflight(target.model, target.revision, node, engine_image=self._engine_image, role=role)
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""

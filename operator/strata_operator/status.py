@@ -25,13 +25,14 @@ from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.figures import FETCHING
 from strata_operator.api.model import StrataModel
+from strata_operator.api.names import NODE_ANNOTATION, ROLE_LABEL
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.cached import Cached, known
 from strata_operator.fit import Verdict
 from strata_operator.measured import Measured
 from strata_operator.plan import HELD_KINDS, Action, Manifest, Plan
-from strata_operator.render import JOB, revision_of, url
+from strata_operator.render import JOB, WARM_ROLE, revision_of, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
 from strata_operator.trouble import current_pods, is_complete, own_deployment
@@ -113,20 +114,35 @@ def _cached(wanted: Manifest, observed: Observed, there: Cached) -> Condition:
     loaded = sorted({pod.node for pod in pods if pod.ready and pod.node is not None})
     starting = [pod for pod in pods if pod.loading is not None and pod.running and not pod.ready]
     told = [f"{pod.node}: {progress(pod.loading)}" for pod in starting if pod.loading is not None]
+    told += _of_jobs(pod for pod in current_pods(wanted, observed.preflight) if pod.meant_for not in there.nodes)
     if loaded:
-        words = f"the converted weights are on {', '.join(loaded)}"
+        words = f"the converted weights are on {', '.join(there.nodes)}"
         return Condition(CACHED, True, "Loaded", "; ".join((words, *told)))
     if any(pod.loading is not None and pod.loading.phase in FETCHING for pod in starting):
         return Condition(CACHED, False, "Fetching", "; ".join(told))
     if starting:
         return Condition(CACHED, True, "Converted", "; ".join(("the converted weights are there", *told)))
-    if any(not pod.failed and not pod.succeeded for pod in observed.preflight):
-        return Condition(CACHED, False, "Fetching", "a preflight fetches and converts the weights")
     if there.nodes:
-        return Condition(
-            CACHED, True, "Kept", f"no pod is ready; the converted weights are on {', '.join(there.nodes)}"
-        )
+        words = f"no pod is ready; the converted weights are on {', '.join(there.nodes)}"
+        return Condition(CACHED, True, "Kept", "; ".join((words, *told)))
+    if told:
+        return Condition(CACHED, False, "Fetching", "; ".join(told))
     return Condition(CACHED, None, "NotLoaded", "weights are fetched and converted on a node when a pod starts there")
+
+
+def _of_jobs(pods: Iterable[Pod]) -> list[str]:
+    """What Jobs do that bring weights to nodes, node by node."""
+    by_node: dict[str, list[Pod]] = {}
+    for pod in pods:
+        by_node.setdefault(pod.meant_for, []).append(pod)
+    told = []
+    for node, tries in sorted(by_node.items()):
+        trouble = next((pod.trouble for pod in reversed(tries) if pod.trouble is not None), None)
+        if any(not (pod.failed or pod.trouble) for pod in tries):
+            told.append(f"{node}: a Job fetches and converts the weights")
+        elif trouble is not None:
+            told.append(f"{node}: a Job cannot fetch the weights: {trouble.reason}: {trouble.message}")
+    return told
 
 
 def _measured(wanted: Manifest, observed: Observed, previous: Status) -> dict[str, Any]:
@@ -241,13 +257,17 @@ def _tuning_changes(new: Mapping[str, Any], before: Mapping[str, Any]) -> list[E
     return [Event("Normal", "NodeTuned", new["message"])] if new["reason"] == "Tuned" else []
 
 
+def _started(pod: Mapping[str, Any]) -> Event:
+    """Of a Job, by its pods' metadata."""
+    if pod["labels"][ROLE_LABEL] == WARM_ROLE:
+        node = pod["annotations"][NODE_ANNOTATION]
+        return Event("Normal", "Warming", f"fetches and converts the weights on {node} ahead of any pod there")
+    return Event("Normal", PREFLIGHT, "tries image and weights of the new spec before a pod is stopped for it")
+
+
 def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
     """What was done. ``actions`` are those that succeeded, ``previous`` the status before them."""
-    told = []
-    if any(action.kind == JOB for action in actions):
-        told.append(
-            Event("Normal", PREFLIGHT, "tries image and weights of the new spec before a pod is stopped for it")
-        )
+    told = [_started(one.manifest["spec"]["template"]["metadata"]) for one in actions if one.kind == JOB]
     made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
     was_held = conditions.find(previous, FITS).get("status") == "False" and set(made) <= set(HELD_KINDS)
     if made and (not previous or was_held or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):

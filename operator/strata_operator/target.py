@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strata_operator import preflight, rollout
+from strata_operator import cached, preflight, rollout
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
@@ -38,6 +38,7 @@ class Target:
     memory: Memory
     look_again: float | None = None
     preflight_node: str | None = None  # where a preflight of the revision has to be started
+    warm_node: str | None = None  # where the weights have to be brought ahead of any pod
 
 
 def aim(
@@ -53,6 +54,20 @@ def aim(
 
     Raises InvalidSpecError where the newest spec cannot be rendered.
     """
+    goal = _goal(model, observed, fit, status, render=render, now=now)
+    there = cached.known(goal.model, goal.revision, observed, status)
+    return replace(goal, warm_node=cached.next_to_warm(goal.model, goal.revision, observed, fit, there))
+
+
+def _goal(
+    model: StrataModel,
+    observed: Observed,
+    fit: Verdict,
+    status: Mapping[str, Any],
+    *,
+    render: Render,
+    now: datetime,
+) -> Target:
     newest = render(model, False)
     revision = revision_of(newest["Deployment"])
     # What runs already needs no leave to go on, and to stop needs no room.
@@ -87,7 +102,7 @@ def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Ren
     before = _before(goal.model, goal.memory, render)
     if before is not None and preflight.brings_nothing(goal.model, before):
         return goal
-    found = preflight.look(observed.preflight, goal.revision)
+    found = preflight.look(observed.preflight, goal.revision, node)
     if found.state == "passed":
         return replace(goal, memory=replace(goal.memory, passed=goal.revision))
     return replace(goal, hold=preflight.hold(found, node), preflight_node=node if found.state == "absent" else None)

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from strata_operator.api.child import Rollout
+from strata_operator.api.conditions import Trouble
+from strata_operator.api.node import StrataNode
 from strata_operator.api.observed import Observed
-from strata_operator.cached import MOST_NODES, Cached, known, preferred, weights_of
+from strata_operator.api.pod import Pod
+from strata_operator.cached import MOST_NODES, Cached, known, next_to_warm, preferred, weights_of
+from strata_operator.fit import Verdict
 from strata_operator.render import children
-from tests.operator.samples import CPU, NVIDIA, child, model, pod, rollout
+from tests.operator.samples import CPU, NVIDIA, child, model, node_object, pod, rollout
 
 WEIGHTS = weights_of(model())
 
@@ -111,3 +115,35 @@ def test_a_preference_of_the_user_s_own_stands() -> None:
     told = child(children(model(**spec), engine_image="e", prefer=("x",))["Deployment"]).rollout
     assert told is not None
     assert told.preferred == ()
+
+
+def warming(node: str, **fields: Any) -> Pod:
+    return replace(pod(f"w-{node}", role="warm"), **{"meant_for": node, "node": node, **fields})
+
+
+LIKED = Verdict(True, "Fits", "", None, ("n2", "n1"))
+NO_ROOM = Trouble("Unschedulable", "cordoned")
+
+
+@pytest.mark.parametrize(
+    ("pods", "nodes", "fit", "expected"),
+    [
+        ([], (), LIKED, "n1"),
+        ([], ("n1",), LIKED, "n2"),
+        ([], ("n1", "n2"), LIKED, None),
+        ([warming("n1", running=True)], (), LIKED, None),
+        ([warming("n1", failed=True)], (), LIKED, "n2"),
+        ([warming("n1", trouble=NO_ROOM)], (), LIKED, "n2"),
+        ([warming("n1", revision="old", running=True)], (), LIKED, "n1"),
+        ([], tuple(f"o{n}" for n in range(MOST_NODES)), LIKED, None),
+        ([], (), replace(LIKED, fits=False), None),
+        ([], (), Verdict(None, "ShapeUnknown", ""), "gpu-1"),
+    ],
+    ids=["none", "one", "all", "at work", "failed", "waits", "of before", "record is full", "no fit", "fit unknown"],
+)
+def test_what_is_warmed_next(pods: list[Pod], nodes: tuple[str, ...], fit: Verdict, expected: str | None) -> None:
+    observed = Observed({}, preflight=tuple(pods), nodes=(StrataNode.parse(node_object()),))
+    there = Cached(WEIGHTS, nodes)
+    gpu_model = model(hardware=NVIDIA, cache={"keepWarm": True})
+    assert next_to_warm(gpu_model, "r1", observed, fit, there) == expected
+    assert next_to_warm(model(hardware=NVIDIA), "r1", observed, fit, there) is None

@@ -77,7 +77,6 @@ ONE_VALUE = {
     ".hardware.count",
     ".quantization.groupSize",
     ".engine.cpuExperts",
-    ".cache.keepWarm",
 }
 
 

@@ -12,10 +12,15 @@ from strata_operator.preflight import Look, brings_nothing, hold, look, node_to_
 from tests.operator.samples import NVIDIA, model, pod
 
 MISSING = Trouble("EngineFailed", "no such model")
+NO_IMAGE = Trouble("ImagePullFailed", "image e: no such host")
 
 
 def on(node: str, **fields: Any) -> Pod:
     return replace(pod(f"on-{node}", revision="old", ready=True), node=node, **fields)
+
+
+def trial(name: str = "t", **fields: Any) -> Pod:
+    return replace(pod(name, revision="new"), role="preflight", **{"meant_for": "a", **fields})
 
 
 @pytest.mark.parametrize(
@@ -30,6 +35,23 @@ def on(node: str, **fields: Any) -> Pod:
 )
 def test_where_it_is_tried(pods: list[Pod], expected: str | None) -> None:
     assert node_to_try("new", Observed({}, tuple(pods))) == expected
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        pytest.param([], "a", id="the first"),
+        pytest.param([("a", None)], "a", id="it goes on"),
+        pytest.param([("a", NO_IMAGE)], "b", id="the first lacks the image"),
+        pytest.param([("a", NO_IMAGE), ("b", None)], "b", id="the second goes on"),
+        pytest.param([("a", NO_IMAGE), ("b", NO_IMAGE)], "a", id="none can get it"),
+    ],
+)
+def test_another_node_is_tried_where_the_first_has_trouble(
+    trials: list[tuple[str, Trouble | None]], expected: str
+) -> None:
+    preflight = tuple(trial(f"t-{node}", meant_for=node, trouble=trouble) for node, trouble in trials)
+    assert node_to_try("new", Observed({}, (on("b"), on("a")), preflight)) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,15 +71,12 @@ def test_what_has_to_be_brought(change: dict[str, Any], expected: bool) -> None:
     assert brings_nothing(model(**{**spec, **change}), model(**spec)) is expected
 
 
-def trial(name: str = "t", **fields: Any) -> Pod:
-    return replace(pod(name, revision="new"), role="preflight", **fields)
-
-
 @pytest.mark.parametrize(
     ("pods", "expected"),
     [
         pytest.param([], Look("absent"), id="none"),
         pytest.param([trial(revision="old", succeeded=True)], Look("absent"), id="that of another revision"),
+        pytest.param([trial(meant_for="b", succeeded=True)], Look("absent"), id="that on another node"),
         pytest.param([trial()], Look("running"), id="under way"),
         pytest.param([trial(trouble=MISSING)], Look("running", MISSING), id="meets with trouble"),
         pytest.param([trial("a", failed=True, trouble=MISSING), trial("b")], Look("running"), id="tried again"),
@@ -66,7 +85,7 @@ def trial(name: str = "t", **fields: Any) -> Pod:
     ],
 )
 def test_how_far_it_is(pods: list[Pod], expected: Look) -> None:
-    assert look(pods, "new") == expected
+    assert look(pods, "new", "a") == expected
 
 
 def test_what_is_waited_for_is_said() -> None:

@@ -495,10 +495,11 @@ def one_card_world() -> World:
 
 
 def trial(world: World, version: int, phase: str, **status: Any) -> None:
-    """The pod of the preflight's Job."""
-    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
-    obj = pod_object("m-trial", version=version, phase=phase, **status)
+    """The pod of the newest Job."""
+    *_, job = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    obj = pod_object(f"{job['metadata']['name']}-x", version=version, phase=phase, **status)
     obj["metadata"] |= job["spec"]["template"]["metadata"]
+    obj["spec"]["nodeName"] = obj["metadata"]["annotations"]["strata.ai/node"]
     world.cache.put("Pod", obj)
 
 
@@ -589,6 +590,67 @@ def test_where_a_card_is_free_the_new_pod_is_its_own_preflight() -> None:
     after = world.client.objects["Deployment", *KEY]["spec"]
     assert "--dtype=int8" in after["template"]["spec"]["containers"][0]["args"]
     assert after["strategy"]["rollingUpdate"]["maxSurge"] == 1
+
+
+def fetches(world: World) -> list[str]:
+    """Nodes for which a Job fetches the weights, in the order of their creation."""
+    jobs = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    return [job["spec"]["template"]["metadata"]["annotations"]["strata.ai/node"] for job in jobs]
+
+
+def test_nodes_are_kept_warm_one_after_the_other_though_no_pod_runs() -> None:
+    world = World(**GPU, suspend=True, cache={"keepWarm": True})
+    assert world.run() == Result("changed")
+    assert fetches(world) == [], "no agent tells of a node"
+    for name in ("node-2", "node-1", "node-3"):
+        world.nodes.put("StrataNode", node_object(name))
+    world.nodes.put("StrataNode", node_object("other", gpus=[gpu("NVIDIA-GeForce-RTX-3090")]))
+    assert world.run() == Result("changed", again_in=PREFLIGHT_SECONDS)
+    assert fetches(world) == ["node-1"]
+    trial(world, 30, "Running")
+    world.run()
+    assert (world.condition("Cached")["status"], world.condition("Cached")["reason"]) == ("False", "Fetching")
+    assert world.condition("Cached")["message"] == "node-1: a Job fetches and converts the weights"
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    trial(world, 31, "Succeeded")
+    world.run()
+    assert fetches(world) == ["node-1", "node-2"]
+    assert world.model["status"]["cache"]["nodes"] == ["node-1"]
+    ended = {"terminated": {"exitCode": 2, "message": "the disk is full"}}
+    trial(world, 32, "Failed", containerStatuses=container(state=ended))
+    world.run()
+    assert fetches(world) == ["node-1", "node-2", "node-3"]
+    assert (
+        "node-2: a Job cannot fetch the weights: EngineFailed: the disk is full" in world.condition("Cached")["message"]
+    )
+    trial(world, 33, "Succeeded")
+    world.run()
+    assert world.condition("Cached")["reason"] == "Kept"
+    assert world.model["status"]["cache"]["nodes"] == ["node-1", "node-3"]
+    world.client.writes()
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == []
+    assert [message for reason, message in world.client.told() if reason == "Warming"] == [
+        f"fetches and converts the weights on node-{number} ahead of any pod there" for number in (1, 2, 3)
+    ]
+
+
+def test_what_fits_nowhere_is_kept_warm_nowhere() -> None:
+    world = World(**QWEN, cache={"keepWarm": True})
+    world.nodes.put("StrataNode", node_object("small", gpus=[gpu(vram_gib=16)]))
+    world.run()
+    assert fetches(world) == []
+
+
+def test_no_weights_are_brought_with_a_service_account_that_is_not_ours() -> None:
+    world = World(**GPU, cache={"keepWarm": True})
+    world.nodes.put("StrataNode", node_object("node-1"))
+    foreign = {"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1"}
+    world.client.keep({"kind": "ServiceAccount", "metadata": foreign})
+    world.run()
+    assert fetches(world) == []
 
 
 def test_a_flood_of_refused_pods_is_stopped_and_tried_again_later() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from strata_operator.api.container import PodTemplate, SecretKey, environment
 from strata_operator.api.engine import Engine
-from strata_operator.api.errors import InvalidSpecError, NotServedError
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.fields import Fields
 from strata_operator.api.hardware import Hardware
 from strata_operator.api.power import Power
@@ -46,6 +46,7 @@ class StrataModel:
     hardware: Hardware
     power: Power
     cache_host_path: str
+    keep_warm: bool  # every node that will do gets the weights, whether a pod runs there or not
     replicas: int  # as asked for, whether suspended or not
     suspend: bool
     strategy: str  # of a roll-out
@@ -81,6 +82,7 @@ class StrataModel:
             raise InvalidSpecError(f"spec is {table!r}; it must be a table")
         spec = Fields(table, "spec")
         model, quantization, service = spec.table("model"), spec.table("quantization"), spec.table("service")
+        cache = spec.table("cache")
         quantization.choice("groupSize", (GROUP_SIZE,), GROUP_SIZE)
         parsed = cls(
             name=metadata["name"],
@@ -95,7 +97,8 @@ class StrataModel:
             engine=Engine.parse(spec.table("engine")),
             hardware=Hardware.parse(spec.table("hardware")),
             power=Power.parse(spec.table("power")),
-            cache_host_path=_cache(spec.table("cache")),
+            cache_host_path=_host_path(cache),
+            keep_warm=bool(cache.flag("keepWarm")),
             replicas=_at_least(0, spec.get("replicas", int, 1), "spec.replicas"),
             suspend=bool(spec.flag("suspend")),
             strategy=spec.table("rollout").choice("strategy", STRATEGIES, "auto"),
@@ -113,6 +116,11 @@ class StrataModel:
     def _check(self) -> None:
         """Raises InvalidSpecError for fields that do not go together."""
         self.power.check(self.hardware.accelerator)
+        if self.keep_warm and self.hardware.accelerator != "nvidia":
+            raise InvalidSpecError(
+                "spec.cache.keepWarm belongs to hardware.accelerator nvidia: nodes are known by the agents that run "
+                "where GPUs are; remove it"
+            )
         if self.source.hub is None and (self.revision or self.token):
             field = "revision" if self.revision else "secretRef"
             raise InvalidSpecError(
@@ -129,16 +137,11 @@ def _at_least(least: int, value: int | None, path: str) -> int:
     return value
 
 
-def _cache(fields: Fields) -> str:
+def _host_path(fields: Fields) -> str:
     """The directory on the node."""
     path = fields.get("hostPath", str) or "/var/lib/strata"
     if not re.fullmatch(PATH, path) or posixpath.normpath(path) != path:
         raise InvalidSpecError(
             f"spec.cache.hostPath is {path!r}; an absolute path below / without '.' or '..' is needed"
-        )
-    if fields.flag("keepWarm"):
-        raise NotServedError(
-            "spec.cache.keepWarm is true: this version brings weights to a node when a pod starts there, and not "
-            "before. Set false, or leave it out"
         )
     return path

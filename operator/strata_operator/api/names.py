@@ -12,6 +12,7 @@ HASH_ANNOTATION = "strata.ai/hash"  # on every child: of all that was applied
 REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template
 TUNING_FINALIZER = "strata.ai/node-tuning"  # on models that wish for something of their nodes, until it is undone
 ROLE_LABEL = "strata.ai/role"  # on pods that do not serve: what they are for
+NODE_ANNOTATION = "strata.ai/node"  # on such pods: the node that they are meant for
 GPU_RESOURCE = "nvidia.com/gpu"
 ENGINE = "engine"  # the container's name
 

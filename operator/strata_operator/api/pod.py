@@ -9,7 +9,14 @@ from typing import Any
 
 from strata_operator.api.conditions import Trouble, having, reason, shorten
 from strata_operator.api.figures import Loading, Traffic
-from strata_operator.api.names import ENGINE, GPU_RESOURCE, MODEL_LABEL, REVISION_ANNOTATION, ROLE_LABEL
+from strata_operator.api.names import (
+    ENGINE,
+    GPU_RESOURCE,
+    MODEL_LABEL,
+    NODE_ANNOTATION,
+    REVISION_ANNOTATION,
+    ROLE_LABEL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class Pod:
     trouble: Trouble | None
     gpus: int = 0  # that it holds, or waits for
     role: str = ""  # value of ROLE_LABEL; "" for one that serves
+    meant_for: str = ""  # value of NODE_ANNOTATION
     succeeded: bool = False  # it ran to its end, and all went well
     ends_by: str = ""  # when its grace period ends, RFC 3339; "" for one that is not being deleted
     address: str = ""  # its IP; "" before it has one
@@ -67,6 +75,7 @@ class Pod:
             failed=status.get("phase") == "Failed",
             trouble=_trouble(status, container, finishes=bool(role)),
             role=role,
+            meant_for=(metadata.get("annotations") or {}).get(NODE_ANNOTATION, ""),
             succeeded=status.get("phase") == "Succeeded",
             gpus=_gpus(obj.get("spec") or {}),
             ends_by=metadata.get("deletionTimestamp", ""),

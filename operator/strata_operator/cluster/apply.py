@@ -78,16 +78,18 @@ def _apply_over(client: Client, there: Child, manifest: Mapping[str, Any]) -> di
     return client.apply(there.kind, _with_uid(manifest, there.uid), manager=FIELD_MANAGER, force=True)
 
 
-def expire_preflight(client: Client, model: StrataModel, revision: str) -> None:
-    """Let the Job that tries ``revision`` end and be deleted, if there is one of this model's. Raises UnavailableError
-    where it may work later."""
+def expire_preflight(client: Client, model: StrataModel, revision: str, node: str) -> None:
+    """Let the Job that tries ``revision`` on ``node`` end and be deleted, if there is one of this model's.
+
+    Raises UnavailableError where it may work later.
+    """
     try:
-        job = client.get(JOB, model.namespace, preflight_name(model, revision))
+        job = client.get(JOB, model.namespace, preflight_name(model, revision, node))
     except MissingError:
         return
     owners = job["metadata"].get("ownerReferences") or ()
     is_ours = any(owner.get("uid") == model.uid for owner in owners)
-    wanted = expiry(model, revision, job["metadata"]["uid"])
+    wanted = expiry(model, revision, node, job["metadata"]["uid"])
     if is_ours and any(job["spec"].get(field) != value for field, value in wanted["spec"].items()):
         client.apply(JOB, wanted, manager=EXPIRY_MANAGER, force=True)
 

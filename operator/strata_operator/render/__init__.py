@@ -14,10 +14,21 @@ from strata_operator.render.deployment import deployment
 from strata_operator.render.disruption import disruption
 from strata_operator.render.monitor import monitor
 from strata_operator.render.network import network
-from strata_operator.render.preflight import JOB, expiry, preflight, preflight_name
+from strata_operator.render.preflight import JOB, PREFLIGHT_ROLE, WARM_ROLE, expiry, preflight, preflight_name
 from strata_operator.render.service import service, url
 
-__all__ = ["JOB", "PORT", "children", "expiry", "preflight", "preflight_name", "revision_of", "url"]
+__all__ = [
+    "JOB",
+    "PORT",
+    "PREFLIGHT_ROLE",
+    "WARM_ROLE",
+    "children",
+    "expiry",
+    "preflight",
+    "preflight_name",
+    "revision_of",
+    "url",
+]
 
 
 def revision_of(deployment: Mapping[str, Any]) -> str:

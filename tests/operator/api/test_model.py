@@ -114,7 +114,6 @@ def test_what_acts_in_part_only_is_told() -> None:
     [
         ({"engine": {"pipelineDepth": 8}}, "spec.engine.pipelineDepth is 8: this version does not act on it"),
         ({"engine": {"cpuRoutingThreads": 8}}, "spec.engine.cpuRoutingThreads is 8: .* Set 0, or leave it out"),
-        ({"cache": {"keepWarm": True}}, "spec.cache.keepWarm is true"),
     ],
 )
 def test_what_does_not_act_yet_is_refused_with_what_to_set(change: dict[str, Any], words: str) -> None:
@@ -136,6 +135,7 @@ def test_defaults() -> None:
         ({"speculation": {"tokens": 1}}, "spec.speculation is not known to this operator"),
         ({"power": {"limitWatts": 1}, "hardware": NVIDIA}, "limitWatts is 1; allowed are 50 to 1000"),
         ({"power": {"limitWatts": 250}}, "spec.power is about cards"),
+        ({"cache": {"keepWarm": True}}, "spec.cache.keepWarm belongs to hardware.accelerator nvidia"),
         ({"suspend": "yes"}, "spec.suspend is 'yes'; it must be true or false"),
         ({"quantization": {"groupSize": 64}}, "groupSize is 64; allowed are 32"),
         ({"rollout": {"strategy": "canary"}}, "'canary'; allowed are auto, recreate, rolling"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from strata_operator.render import children, preflight, url
+from strata_operator.render import children, preflight, preflight_name, url
 from strata_operator.render.arguments import arguments
 from strata_operator.render.deployment import GRACE_SECONDS, PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS
 from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model
@@ -338,12 +338,15 @@ def test_a_preflight_s_command_line_is_the_engine_s() -> None:
     assert build_parser().parse_args(args).dtype == "int8"
 
 
-def test_a_preflight_is_no_endpoint_and_has_a_name_of_its_own_revision() -> None:
+def test_a_preflight_is_no_endpoint_and_has_a_name_of_its_own_revision_and_node() -> None:
     made = job()
     labels = made["spec"]["template"]["metadata"]["labels"]
     assert not rendered()["Service"]["spec"]["selector"].items() <= labels.items()
     assert labels["strata.ai/model"] == "m"  # by which its watch finds it
-    assert made["metadata"]["name"] == "m-01234567"
+    others = [("fedcba98", "gpu-1"), ("0123456789abcdef", "gpu-2")]
+    jobs = {preflight_name(model(), revision, node) for revision, node in others}
+    assert len({made["metadata"]["name"], *jobs}) == 3
+    assert made["metadata"]["name"] == preflight_name(model(), "0123456789abcdef", "gpu-1")
     assert len(job()["metadata"]["name"]) <= 63
     names = [one["name"] for one in made["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert len(names) == len(set(names))
