@@ -42,17 +42,20 @@ def choose(tokens: int, top_k: int, num_experts: int, seed: int) -> tuple[Tensor
 
 
 @pytest.mark.parametrize(
-    ("tokens", "top_k", "num_experts", "num_slots"),
+    ("tokens", "top_k", "num_experts", "num_slots", "num_fetchable"),
     [
-        pytest.param(1, 4, 12, 6, id="one token"),
-        pytest.param(5, 3, 20, 7, id="several tokens, numbers that are no powers of two"),
-        pytest.param(3, 4, 16, 1, id="one slot"),
-        pytest.param(1, 2, 8, 8, id="all experts have slots"),
+        pytest.param(1, 4, 12, 6, 12, id="one token"),
+        pytest.param(5, 3, 20, 7, 13, id="several tokens, numbers that are no powers of two, some are never fetched"),
+        pytest.param(3, 4, 16, 1, 16, id="one slot"),
+        pytest.param(1, 2, 8, 8, 8, id="all experts have slots"),
     ],
 )
-def test_steps_in_turn(machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int) -> None:
+def test_steps_in_turn(
+    machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int, num_fetchable: int
+) -> None:
     fetches = [(number + 1) // 2 for number in range(num_experts + 1)]
     expected = make_table(num_experts, num_slots, fetches)
+    expected.sources[num_fetchable:] = 0
     found = to(expected, machine.device)
     for step in range(4):
         ids, shares = choose(tokens, top_k, num_experts, step)
@@ -95,6 +98,15 @@ def test_the_hottest_get_slots_and_the_coldest_lose_them() -> None:
     table.fetches.fill_(1)
     assert reference.share_out(torch.tensor([[5, 6]], dtype=torch.int32), table).tolist() == [[5, -1]]
     assert table.owners.tolist() == [0, 6, 2]
+
+
+def test_what_has_no_source_is_left_to_the_cpu() -> None:
+    table = make_table(8, 4, list(range(9)))
+    table.sources[6:] = 0
+    table.heat[6:] = 9
+    assert reference.share_out(torch.tensor([[5, 6, 7]], dtype=torch.int32), table).tolist() == [[-1, 6, 7]]
+    assert int(table.count) == 1
+    assert int(table.copy_sources[0]) == int(table.sources[5])
 
 
 def test_adversarial_routing_never_breaks_the_table() -> None:

@@ -54,6 +54,7 @@ def test_steps_in_turn(
     machine: Machine, predictor: str, tokens: int, top_k: int, num_experts: int, num_slots: int, num_ahead: int
 ) -> None:
     expected = make_table(num_experts, num_slots, [number // 2 for number in range(num_experts + 1)])
+    expected.sources[-1:] = 0  # never fetched
     expected_ahead = make_ahead(num_ahead)
     places = {*expected.slots.tolist(), *expected_ahead.slots.tolist()}
     found, ahead = to(expected, machine.device), to(expected_ahead, machine.device)
@@ -86,7 +87,8 @@ def test_the_likeliest_that_are_missing_are_fetched() -> None:
     guess((0, 5, 1, 6, 7), table, ahead)  # 0 and 1 are there
     assert ahead.experts.tolist() == [5, 6]
     assert ahead.sources.tolist() == table.sources[[5, 6]].tolist()
-    guess((0, 3), table, ahead)
+    table.sources[7] = 0
+    guess((0, 7, 3), table, ahead)
     assert ahead.experts.tolist() == [3, -1]
     assert (int(ahead.count), prefetch_counts(table)) == (1, [3, 0, 0])
 

@@ -22,8 +22,9 @@ def share_out(ids: Tensor, table: MissTable) -> Tensor:
     heat, owners = table.heat.tolist(), table.owners.tolist()
     missing = [expert for expert in chosen if int(table.addresses[expert]) == 0]
     free = [slot for slot, owner in enumerate(owners) if owner not in chosen]
-    count = min(int(table.fetches[len(missing)]), len(free))
-    fetched = sorted(missing, key=lambda expert: (-heat[expert], expert))[:count]
+    fetchable = [expert for expert in missing if int(table.sources[expert])]
+    count = min(int(table.fetches[len(missing)]), len(free), len(fetchable))
+    fetched = sorted(fetchable, key=lambda expert: (-heat[expert], expert))[:count]
     cold = sorted(free, key=lambda slot: (heat[owners[slot]] if owners[slot] >= 0 else -1.0, slot))[:count]
     for place, (expert, slot) in enumerate(zip(fetched, cold, strict=True)):
         if owners[slot] >= 0:

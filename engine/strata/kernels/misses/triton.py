@@ -117,6 +117,8 @@ def share_out_kernel(
     address = tl.load(addresses_ptr + expert, mask=known, other=1)
     missing = (needed > 0) & (address == 0)
     num_missing = tl.sum(missing.to(tl.int32), 0)
+    fetchable = missing & (tl.load(sources_ptr + expert, mask=known, other=0) != 0)
+    num_fetchable = tl.sum(fetchable.to(tl.int32), 0)
 
     slot = tl.arange(0, S)
     there = slot < SLOTS
@@ -128,12 +130,12 @@ def share_out_kernel(
     owner_heat = tl.load(heat_ptr + owner, mask=owned, other=-1.0)
     free = there & (in_use == 0)
     num_free = tl.sum(free.to(tl.int32), 0)
-    count = tl.minimum(tl.load(fetches_ptr + num_missing), num_free)
+    count = tl.minimum(tl.minimum(tl.load(fetches_ptr + num_missing), num_free), num_fetchable)
 
     # Each one's place in line: how many of its kind go before it.
-    expert_rank = _rank(-heat, missing, expert)
+    expert_rank = _rank(-heat, fetchable, expert)
     slot_rank = _rank(owner_heat, free, slot)
-    fetched = missing & (expert_rank < count)
+    fetched = fetchable & (expert_rank < count)
     emptied = free & (slot_rank < count)
     tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=emptied & owned)
     tl.store(scratch_ptr + EXPERTS + expert_rank, expert, mask=fetched)

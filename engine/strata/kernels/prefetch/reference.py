@@ -37,7 +37,7 @@ def guess_recent(least: int, table: MissTable, ahead: Ahead) -> None:
 
 
 def _fetch_best(scores: Mapping[int, float], table: MissTable, ahead: Ahead) -> None:
-    missing = [expert for expert in scores if int(table.addresses[expert]) == 0]
+    missing = [expert for expert in scores if int(table.addresses[expert]) == 0 and int(table.sources[expert])]
     best = sorted(missing, key=lambda expert: (-scores[expert], expert))[: len(ahead.slots)]
     ahead.experts.fill_(-1)
     for place, expert in enumerate(best):

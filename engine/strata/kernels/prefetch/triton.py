@@ -150,6 +150,7 @@ def _fetch_best(
     ones the first."""
     expert = tl.arange(0, E)
     likely &= tl.load(addresses_ptr + expert, mask=expert < EXPERTS, other=1) == 0
+    likely &= tl.load(sources_ptr + expert, mask=expert < EXPERTS, other=0) != 0
     count = 0
     for place in tl.static_range(AHEAD):
         key = tl.where(likely, score, -1.0)
