@@ -19,7 +19,7 @@ from strata.plan.expect import Place
 from strata.plan.speed import Rates, StepTime
 
 SETTING = Setting("m", "int4", "cuda (card)", 16, Rates(4e12), Place(0.5), 128)
-OPTIONS = Options("m", "int4", DeviceConfig(), ("auto", "fetch", "cpu"), 1, 64, 64)
+OPTIONS = Options("m", "int4", DeviceConfig(), ("fetch", "auto", "cpu"), 1, 64, 64)
 
 
 def placed(share: float, way: str, speed: float, pcie: float, cpu: float) -> Placed:
@@ -42,7 +42,9 @@ class Tier:
         self.taken.append(plan)
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, tier: Tier | None, setting: Setting = SETTING) -> list[tuple[str, str]]:
+def measured(
+    monkeypatch: pytest.MonkeyPatch, tier: Tier | None, setting: Setting = SETTING, way: str = "hybrid"
+) -> list[tuple[str, str]]:
     """Names of what was measured, and the ways that were predicted."""
     ways: list[str] = []
 
@@ -51,7 +53,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tier: Tier | None, setting: Settin
         return placed(0.5, "", 100.0, 0.0, 0.0).report
 
     monkeypatch.setattr(decode, "measure", measure)
-    loaded: Any = SimpleNamespace(runner=SimpleNamespace(model=SimpleNamespace(tier=tier)))
+    loaded: Any = SimpleNamespace(runner=SimpleNamespace(model=SimpleNamespace(tier=tier), way=way))
     found = offload.measure_ways(loaded, setting, 0.5, OPTIONS)
     return list(zip([one.way for one in found], ways, strict=True))
 
@@ -59,7 +61,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, tier: Tier | None, setting: Settin
 def test_each_way_is_taken_on_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     tier = Tier({"hybrid": (0, 1, 1), "fetch": (0, 1, 2), "cpu": (0, 0, 0)})
     assert measured(monkeypatch, tier) == [("auto (hybrid)", "auto"), ("fetch", "fetch"), ("cpu", "cpu")]
-    assert tier.taken == [(0, 1, 1), (0, 1, 2), (0, 0, 0)]
+    assert tier.taken == [(0, 1, 2), (0, 0, 0)], "the start's choice first, as it is"
+    names = [name for name, _ in measured(monkeypatch, tier, way="hybrid, prefetch gate")]
+    assert names == ["auto (hybrid, prefetch gate)", "fetch, prefetch gate", "cpu, prefetch gate"]
 
 
 def test_where_there_is_nothing_to_choose_one_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

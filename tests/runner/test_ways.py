@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strata.experts.base import SelfContained
 from strata.kernels.layer import ExpertsFn, RouteFn
 from strata.kernels.matrix import Activation
+from strata.runner import runner
+from strata.runner.runner import Runner
 from strata.runner.ways import Way, all_ways
 
 
@@ -72,3 +76,11 @@ def test_a_guess_that_is_of_no_use_is_told(caplog: pytest.LogCaptureFixture) -> 
     caplog.clear()
     all_ways(FakeTier({}, ()), "auto")
     assert not caplog.text
+
+
+@pytest.mark.parametrize(("seconds", "way"), [({"hybrid": 2.0, "cpu": 1.0}, "cpu"), ({}, "hybrid")])
+def test_the_way_that_is_kept_has_a_name(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], way: str) -> None:
+    monkeypatch.setattr(runner, "keep_fastest", lambda *arguments: seconds)
+    mine: Any = SimpleNamespace(_graphs=None, max_model_len=8, check=lambda: None)
+    Runner.choose_ways(mine, FakeTier(PLANS, ()), "off", lambda: None)
+    assert mine.way == way

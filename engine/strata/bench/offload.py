@@ -55,7 +55,9 @@ class Placed:
         return {"vram_share": self.share, "way": self.way, **self.report.as_dict()}
 
 
-HEADER = "in VRAM  way              tok/s  predicted  of the limit  hit ratio    GB/s: VRAM    PCIe     CPU"
+HEADER = (
+    "in VRAM  way                               tok/s  predicted  of the limit  hit ratio    GB/s: VRAM    PCIe     CPU"
+)
 
 
 def line(found: Placed) -> str:
@@ -66,7 +68,7 @@ def line(found: Placed) -> str:
     predicted = "-" if speed.expected is None else f"{speed.expected.tokens_per_second:.1f}"
     hits = "-" if moved.hit_ratio is None else f"{moved.hit_ratio:.3f}"
     return (
-        f"{found.share:>6.0%}   {found.way:<13} {speed.measured:>8.1f}  {predicted:>9}  {speed.ratio:>12.2f}"
+        f"{found.share:>6.0%}   {found.way:<30} {speed.measured:>8.1f}  {predicted:>9}  {speed.ratio:>12.2f}"
         f"  {hits:>9}  {rates[0]:>12.1f}  {rates[1]:>6.1f}  {rates[2]:>6.1f}"
     )
 
@@ -180,9 +182,11 @@ def measure_ways(loaded: Loaded, setting: Setting, share: float, options: Option
     plans = {} if tier is None else dict(tier.plans())
     if tier is None or not plans:
         return [measure("auto", "all in VRAM" if setting.vram == 1 else IN_PLACE)]
-    found = next(iter(plans))
-    placed = []
+    # As the start chose, which is undone afterwards; who guesses the next layer's experts stays.
+    _, comma, guessing = str(loaded.runner.way).partition(",")
+    placed = [measure("auto", f"auto ({loaded.runner.way})")] if "auto" in options.ways else []
     for way in options.ways:
-        tier.share_out(plans[found if way == "auto" else way])
-        placed.append(measure(way, f"auto ({found})" if way == "auto" else way))
+        if way != "auto":
+            tier.share_out(plans[way])
+            placed.append(measure(way, way + comma + guessing))
     return placed

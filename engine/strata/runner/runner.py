@@ -67,6 +67,7 @@ class Runner:
         self.plan = plan
         self.pool = pool
         self.placement = placement
+        self.way: str | None = None  # to experts that VRAM has not, as ``choose_ways`` chose it
         self._tuners = tuners
         self._graphs = graphs
 
@@ -231,6 +232,7 @@ class Runner:
         starts = {name: partial(begin, way) for name, way in ways.items()}
         found = keep_fastest(starts, decode, min(MAX_STEPS, self.max_model_len))
         self.check()
+        self.way = min(found, key=lambda name: found[name], default=next(iter(ways)))
         return found
 
     @torch.inference_mode()
