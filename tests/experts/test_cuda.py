@@ -10,6 +10,7 @@ import torch
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.experts.hybrid import Hybrid
 from strata.experts.offloaded import Offloaded
+from strata.experts.prefetch import PREDICTORS
 from strata.experts.resident import Resident
 from strata.runner.runner import Runner
 from strata.scheduler.batch import Batch, ScheduledSequence
@@ -98,3 +99,20 @@ def test_logits_stay(
         assert runner.expert_stats() == stats
     finally:
         tier.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_guesses_change_no_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the CPU computes nothing: with slots for the experts of one token, all of them fetched."""
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 2)
+    store, found = made_store(tmp_path, "int4", name), {}
+    for predictor in ("off", *PREDICTORS):
+        runner = load(store, 2, "fetch", predictor)
+        tier = runner.model.tier
+        assert tier is not None
+        try:
+            found[predictor] = logits(runner)
+        finally:
+            tier.close()
+    for predictor in PREDICTORS:
+        assert torch.equal(found[predictor], found["off"]), predictor
