@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
-from strata.experts import cpu, hybrid
+from strata.experts import cpu, hybrid, layers
 from strata.experts.counts import ExpertCounts
 from strata.experts.cpu import CpuExperts
 from strata.experts.hybrid import Hybrid
@@ -117,7 +117,19 @@ def test_experts_on_two_numa_nodes(tmp_path: Path, placement: str, monkeypatch: 
     assert near == [*nodes, ()], "of each node's experts, and of the mailbox"
 
 
-def test_prefill_brings_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("whole", "nodes"),
+    [
+        pytest.param(False, 1, id="what is missing"),
+        pytest.param(True, 1, id="whole layers, in pieces"),
+        pytest.param(True, 2, id="whole layers from two NUMA nodes"),
+    ],
+)
+def test_prefill_brings(tmp_path: Path, whole: bool, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = [(core,) for core in sorted(os.sched_getaffinity(0))] * 2
+    monkeypatch.setattr(cpu, "cores_of_nodes", lambda keep: tuple(cores[:nodes]))
+    monkeypatch.setattr(layers, "copies_whole_layers", lambda num_slots, num_experts: whole)
+    monkeypatch.setattr(layers, "PIECE", 3)
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     store = made_store(tmp_path, "int4")

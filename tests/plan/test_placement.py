@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata.plan.placement import MIN_SLOTS, ExpertBytes, place_experts
+from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, place_experts
 
 EXPERTS = ExpertBytes(num_layers=4, num_experts=8, blob_bytes=100)  # 3,200 bytes, 800 a layer
 
@@ -41,3 +41,10 @@ def test_a_cache_has_as_many_slots_in_each_layer_and_buffers_for_a_whole_one() -
     assert least.num_resident == 4 * MIN_SLOTS
     most = place_experts(EXPERTS, 1 << 20, at_most=3199, cached=True)
     assert most.num_resident == 28
+
+
+def test_prefill_that_copies_whole_layers_has_a_piece_more() -> None:
+    many = ExpertBytes(num_layers=2, num_experts=64, blob_bytes=100)
+    few, more = (place_experts(many, 1 << 20, at_most=at_most, cached=True) for at_most in (1000, 1200))
+    assert (few.num_resident, few.staging_bytes) == (2 * 5, (2 * 64 + PIECE) * 100)
+    assert (more.num_resident, more.staging_bytes) == (2 * 6, 2 * 64 * 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class CpuExperts:
         intermediate, hidden = gate.shape
         self._biases = layout.weights.get("gate_proj.bias")
         self._tiles = TileLayout(gate.format, hidden, intermediate, self._biases is not None)
-        size = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        size = self.stride = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT  # bytes from expert to expert
         self._cores = cores_of_nodes(_KEPT_CORES)
         nodes, layers = len(self._cores), len(layout.layers)
         if hugepages == "off":
@@ -86,6 +87,12 @@ class CpuExperts:
     def num_threads(self) -> int:
         """That compute experts."""
         return len(self._opened.options.cores)
+
+    def tiles(self, row: int) -> Iterator[tuple[slice, Tensor]]:
+        """A layer's experts as they lie: of each NUMA node which ones, and uint8 [experts, stride]."""
+        nodes, layers = len(self._slabs), len(self._table)
+        for node, slab in enumerate(self._slabs):
+            yield slice(node, None, nodes), slab.tensor.view(layers, -1, self.stride)[row]
 
     def addresses(self, row: int) -> Tensor:
         """int64 [experts], where a layer's experts begin."""

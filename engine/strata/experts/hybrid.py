@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,16 +30,16 @@ from strata.experts.calibration import (
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.cpu import CpuExperts
+from strata.experts.layers import LayerBuffers
 from strata.experts.layout import blob_layout
 from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
 from strata.experts.registry import ExpertRegistry
 from strata.experts.saved import Facts, SavedTimes
-from strata.experts.streamer import Streamer
 from strata.experts.trial import Trial
 from strata.kernels.capture import on_card
 from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
 from strata.kernels.matrix import Activation
-from strata.kernels.misses.table import Counter, MissTable
+from strata.kernels.misses.table import MissTable
 from strata.memory.device import aligned
 from strata.plan.host import cpu_name, driver_version
 from strata.plan.placement import ExpertPlacement
@@ -51,15 +50,6 @@ logger = logging.getLogger(__name__)
 # Tokens of a step up to which the experts that VRAM has not are dealt with one by one.
 MAX_TOKENS = 16
 _TRIAL_LAYERS = 16  # enough to say what one takes; all of a large model's would make the trial a long one
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """staged: int64 [experts], where each expert lies while the layer's missing ones are in its buffer."""
-
-    row: int
-    table: MissTable
-    staged: Tensor
 
 
 class Hybrid:
@@ -100,19 +90,15 @@ class Hybrid:
         self._slots = slab[:of_layers].view(len(layout.layers), num_slots, size)
         spare = _addresses(slab.data_ptr() + of_layers, MAX_AHEAD, size)
         self._prefetch = Prefetch(self._misses, self._layout, spare, probability, device)
-        buffers = aligned(2 * layout.num_experts * size, BLOB_ALIGNMENT, device)
-        self._buffers = buffers.view(2, layout.num_experts, size)
-        staged = _addresses(self._buffers.data_ptr(), 2 * layout.num_experts, size)
-        self._staged = staged.view(2, layout.num_experts).to(device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
         self._counters = Counters(layout.layers, device)
         self._way, self._hugepages = way, hugepages
         self._set_fetches(plain_fetches(way, layout.num_experts))
         self._plans: Mapping[str, Sequence[int]] = {}
         self.times: Times = {}  # of the trial
-        self._layers = [self._make(row, layer) for layer, row in self._rows.items()]
+        self._tables = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
-        self._streamer = Streamer(len(self._layers), self._bring, device)
+        self._buffers = LayerBuffers(self._tables, self._cpu, self._misses, self._layout, device)
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
         """As ``BlobTier.put``."""
@@ -152,7 +138,7 @@ class Hybrid:
         for _ in range(3):
             self._wait()
             began = time.perf_counter()
-            self._misses.untile(self._layers[0].table.sources, self._staged[0], count, self._layout)
+            self._misses.untile(self._tables[0].sources, self._buffers.places[0], count, self._layout)
             self._wait()
             took.append(time.perf_counter() - began)
         return min(took) / num_experts
@@ -181,14 +167,14 @@ class Hybrid:
     def share_out(self, plan: Sequence[int]) -> None:
         """As ``Tier.share_out``."""
         self._set_fetches(plan)
-        for layer in self._layers:
-            self._reset(layer.table)
+        for table in self._tables:
+            self._reset(table)
 
     def prefetch(self, predictor: str) -> None:
         """As ``Tier.prefetch``."""
         self._prefetch.predictor = predictor
-        for layer in self._layers:
-            self._reset(layer.table)
+        for table in self._tables:
+            self._reset(table)
 
     def counts(self) -> ExpertCounts:
         """As ``Tier.counts``."""
@@ -215,24 +201,25 @@ class Hybrid:
 
     def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
         """As ``Tier.layer``."""
-        mine = self._layers[self._rows[layer]]
-        self._prefetch.add(mine.table, route)
+        row = self._rows[layer]
+        table = self._tables[row]
+        self._prefetch.add(table, route)
         self._cpu.open(activation)
-        in_slots = self._kernels.blob_experts(self._layout, mine.table.addresses, activation)
-        staged = self._kernels.blob_experts(self._layout, mine.staged, activation)
+        in_slots = self._kernels.blob_experts(self._layout, table.addresses, activation)
+        staged = self._kernels.blob_experts(self._layout, self._buffers.addresses[row], activation)
         self._runs.append(in_slots)
 
         def run(routed: Routed, x: Tensor) -> Tensor:
             if x.shape[0] <= MAX_TOKENS:
-                return self._run_few(mine, in_slots, routed, x)
-            with self._streamer.staged(mine.row):
+                return self._run_few(row, in_slots, routed, x)
+            with self._buffers.staged(row):
                 return staged(routed, x)
 
         return run
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""
-        self._cpu.expect(len(self._layers))
+        self._cpu.expect(len(self._tables))
 
     def check(self) -> None:
         """As ``Tier.check``."""
@@ -244,43 +231,43 @@ class Hybrid:
 
     # --- inside
 
-    def _run_few(self, mine: _Layer, in_slots: ExpertsFn, routed: Routed, x: Tensor) -> Tensor:
-        table, mailbox = mine.table, self._cpu.mailbox
-        with self._prefetch.around(mine.row, routed.ids, x):
-            self._misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, mine.row)
+    def _run_few(self, row: int, in_slots: ExpertsFn, routed: Routed, x: Tensor) -> Tensor:
+        table, mailbox = self._tables[row], self._cpu.mailbox
+        with self._prefetch.around(row, routed.ids, x):
+            self._misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, row)
             if not _is_captured(self._device):
                 self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits
             self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
-        return self._misses.add_answer(in_slots(routed, x), mailbox, mine.row, self._cpu.late, table.counters)
+        return self._misses.add_answer(in_slots(routed, x), mailbox, row, self._cpu.late, table.counters)
 
     @contextmanager
     def _trial(self) -> Iterator[Trial]:
         """Slots are afterwards as they were before."""
-        layers = self._layers[:_TRIAL_LAYERS]
+        tables = self._tables[:_TRIAL_LAYERS]
         hidden = self._layout.gate.cols
         inner = self._misses.inner(torch.randn(1, hidden, device=self._device))
         x = torch.zeros(1, hidden, device=self._device)
         shares = torch.ones(1, self._top_k, device=self._device)
         # Any that differ: their kernels are built with them.
-        ids = torch.arange(self._top_k, dtype=torch.int32, device=self._device).repeat(len(layers), 1, 1)
+        ids = torch.arange(self._top_k, dtype=torch.int32, device=self._device).repeat(len(tables), 1, 1)
 
         def step() -> None:
-            for mine, run, chosen in zip(layers, self._runs, ids, strict=False):
-                self._run_few(mine, run, Routed(chosen, shares, inner), x)
+            for row, (run, chosen) in enumerate(zip(self._runs, ids, strict=False)):
+                self._run_few(row, run, Routed(chosen, shares, inner), x)
 
         on_its_own = self._device.type == "cuda"
         again = on_card(self._device)(step)[0] if on_its_own else step
 
         def run_all() -> None:
             if on_its_own:
-                self._cpu.expect(len(layers))
+                self._cpu.expect(len(tables))
             again()
             self._wait()
             self._cpu.check()
 
-        yield Trial(run_all, ids, self.registry.table[: len(layers)], self._fetches)
-        for layer in layers:
-            self._reset(layer.table)
+        yield Trial(run_all, ids, self.registry.table[: len(tables)], self._fetches)
+        for table in tables:
+            self._reset(table)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
@@ -290,19 +277,7 @@ class Hybrid:
         self._fetched_of = tuple(fetches[: self._top_k + 1])
         self._fetches.copy_(torch.tensor(fetches, dtype=torch.int32))
 
-    def _bring(self, row: int, buffer: int) -> None:
-        """Put the experts of a layer that have no slot into a buffer, and write down where all are."""
-        mine, targets = self._layers[row], self._staged[buffer]
-        addresses = mine.table.addresses
-        missing = addresses == 0
-        order = missing.to(torch.int8).argsort(descending=True, stable=True)
-        sources = mine.table.sources[order]
-        count = missing.sum(dtype=torch.int32).view(1)
-        mine.table.counters[Counter.STREAMED].add_(count[0])
-        self._misses.untile(sources, targets[order], count, self._layout)
-        torch.where(missing, targets, addresses, out=mine.staged)
-
-    def _make(self, row: int, layer: int) -> _Layer:
+    def _make(self, row: int, layer: int) -> MissTable:
         num_experts, num_slots = self._store_layout.num_experts, self._slots.shape[1]
         device = self._device
         table = MissTable(
@@ -320,7 +295,7 @@ class Hybrid:
             scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32, device=device),
         )
         table.addresses[:num_slots] = table.slots
-        return _Layer(row, table, torch.empty_like(table.addresses))
+        return table
 
     def _reset(self, table: MissTable) -> None:
         """The first experts back into the slots, as if no step had been."""

@@ -1,0 +1,78 @@
+"""Whole layers of experts for steps of many tokens, which take nearly all: what VRAM has not is brought into a buffer
+while the layer before computes.
+
+Where VRAM has a part of them, a kernel reads the others from host memory. Where it has next to none, the copy engine
+brings all, a piece at a time, which a kernel then puts in order: it moves more over PCIe than a kernel reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from strata.experts.cpu import CpuExperts
+from strata.experts.streamer import Streamer
+from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.misses.table import Counter, MissSteps, MissTable
+from strata.memory.device import aligned
+from strata.plan.placement import PIECE, copies_whole_layers
+from strata.store.layout import BLOB_ALIGNMENT
+
+
+class LayerBuffers:
+    """Two buffers, each of a layer's experts. ``places``: int64 [2, experts], addresses in them. ``addresses`` of a
+    layer: int64 [experts], where each expert lies within ``staged``."""
+
+    def __init__(
+        self, tables: Sequence[MissTable], cpu: CpuExperts, misses: MissSteps, layout: BlobLayout, device: torch.device
+    ) -> None:
+        self._tables, self._cpu, self._misses, self._layout = tables, cpu, misses, layout
+        num_experts, num_slots = len(tables[0].addresses), len(tables[0].slots)
+        size = layout.num_bytes
+        self._buffers = aligned(2 * num_experts * size, BLOB_ALIGNMENT, device)
+        begin = self._buffers.data_ptr()
+        places = begin + size * torch.arange(2 * num_experts, dtype=torch.int64)
+        self.places = places.view(2, num_experts).to(device)
+        self.addresses = [torch.empty_like(table.addresses) for table in tables]
+        self._piece: Tensor | None = None
+        if copies_whole_layers(num_slots, num_experts):
+            self._piece = aligned(PIECE * cpu.stride, BLOB_ALIGNMENT, device).view(PIECE, cpu.stride)
+            lie = self._piece.data_ptr() + cpu.stride * torch.arange(PIECE, dtype=torch.int64)
+            self._lie = lie.to(device)
+            self._counts = torch.arange(PIECE + 1, dtype=torch.int32, device=device)
+        self._streamer = Streamer(len(tables), self._bring, device)
+
+    @contextmanager
+    def staged(self, row: int) -> Iterator[None]:
+        """Within it, what is put on the current stream finds the experts of a layer at its ``addresses``."""
+        with self._streamer.staged(row):
+            yield
+
+    def _bring(self, row: int, buffer: int) -> None:
+        if self._piece is None:
+            self._read_missing(row, self.places[buffer])
+        else:
+            self._copy_all(row, self.places[buffer], self._piece)
+
+    def _read_missing(self, row: int, places: Tensor) -> None:
+        table = self._tables[row]
+        missing = table.addresses == 0
+        order = missing.to(torch.int8).argsort(descending=True, stable=True)
+        count = missing.sum(dtype=torch.int32).view(1)
+        table.counters[Counter.STREAMED].add_(count[0])
+        self._misses.untile(table.sources[order], places[order], count, self._layout)
+        torch.where(missing, places, table.addresses, out=self.addresses[row])
+
+    def _copy_all(self, row: int, places: Tensor, piece: Tensor) -> None:
+        self._tables[row].counters[Counter.STREAMED].add_(len(places))
+        for experts, tiles in self._cpu.tiles(row):
+            for first in range(0, len(tiles), PIECE):
+                some = tiles[first : first + PIECE]
+                number = len(some)
+                piece[:number].copy_(some, non_blocking=True)
+                targets = places[experts][first : first + number].contiguous()
+                self._misses.untile(self._lie[:number], targets, self._counts[number : number + 1], self._layout)
+        self.addresses[row].copy_(places)
