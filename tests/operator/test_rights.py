@@ -1,0 +1,102 @@
+"""The table of rights in docs/operator.md is the chart's, verb by verb, and the operator asks for all of it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from strata_operator.api.errors import UnavailableError
+from strata_operator.api.model import KIND
+from strata_operator.api.node import NODE_KIND
+from strata_operator.cluster.client import RESOURCES
+from strata_operator.process import WATCHED
+from tests.operator import test_reconcile as scenes
+from tests.operator.agent.test_rights import used
+from tests.operator.live.harness import CHART, ROOT
+
+TEMPLATES = {
+    "operator": ("_helpers.tpl", "clusterrole.yaml", "role.yaml"),
+    "agent": ("agent-clusterrole.yaml", "agent-role.yaml"),
+    "uninstaller": ("uninstall-clusterrole.yaml", "uninstall-role.yaml"),
+}
+WATCHES = ("list", "watch")
+Rights = set[tuple[str, str]]  # verb and resource
+
+
+def granted(who: str) -> Rights:
+    """By the chart's rules, as they are written there."""
+    text = "\n".join((CHART / "templates" / name).read_text() for name in TEMPLATES[who])
+    rules = re.findall(r"resources: \[([^]]+)\]\n(?: *resourceNames: .*\n)? *verbs: \[([^]]+)\]", text)
+    assert len(rules) == text.count("apiGroups:"), "a rule is not written as the others"
+    return {
+        (verb, resource)
+        for resources, verbs in rules
+        for resource in resources.split(", ")
+        for verb in verbs.split(", ")
+    }
+
+
+def documented() -> list[tuple[str, str, str, str]]:
+    """Rows of the table: who, resource, verb, what for."""
+    section = (ROOT / "docs" / "operator.md").read_text().split("## Rights")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\w+) \| (.+?) \| `(\w+)` \| (.+?) \|$", section, re.MULTILINE)
+    return [
+        (who, resource, verb, why)
+        for who, resources, verb, why in rows
+        for resource in re.findall("`(.+?)`", resources)
+    ]
+
+
+@pytest.mark.parametrize("who", TEMPLATES)
+def test_the_table_has_every_verb_of_the_chart_s_once_and_no_other(who: str) -> None:
+    found = [(verb, resource) for whose, resource, verb, _ in documented() if whose == who]
+    assert set(found) == granted(who)
+    assert len(found) == len(set(found))
+
+
+def test_every_row_of_the_table_is_somebody_s_and_says_what_for() -> None:
+    assert {who for who, *_ in documented()} == set(TEMPLATES)
+    assert all(len(why.split()) >= 2 for *_, why in documented())
+
+
+def test_the_operator_asks_for_all_that_it_may() -> None:
+    """What no scene of these uses is granted in vain, or is missing here."""
+    calls: list[str] = []
+
+    made = scenes.World(podTemplate={"metadata": {"annotations": {"a": "b"}}})
+    made.monitors = True
+    made.run()
+    made.cache.remove("Service", made.client.objects.pop(("Service", *scenes.KEY)))
+    made.run()  # made again: the owner is looked at, the event is counted up at the second time
+    made.cache.remove("Service", made.client.objects.pop(("Service", *scenes.KEY)))
+    made.client.failing["create Event"] = UnavailableError("already exists", status=409)
+    made.run()
+    made.client.failing.clear()
+    made.put_pod()
+    made.now += timedelta(seconds=60)
+    made.run()  # why it is not created
+    calls += made.client.calls
+
+    for kind in [*scenes.ALL, "PodMonitor"]:  # somebody took the label off: the name is taken, and ours
+        made.cache.remove(kind, made.client.objects[kind, *scenes.KEY])
+    made.client.calls.clear()
+    made.run()
+    calls += made.client.calls
+
+    tuned = scenes.tuned_world()
+    calls += tuned.client.calls
+
+    tried = scenes.one_card_world()
+    tried.run()
+    scenes.trial(tried, 30, "Running")
+    tried.model["spec"] = {**scenes.GPU}
+    tried.change(generation=3)
+    tried.run()
+    calls += tried.client.calls
+
+    watched = {(verb, RESOURCES[kind].plural) for kind in (*WATCHED, "PodMonitor", KIND, NODE_KIND) for verb in WATCHES}
+    leader: Rights = {("get", "leases"), ("create", "leases"), ("patch", "leases")}  # tests/operator/test_leader.py
+    implied: Rights = {("update", "stratamodels/finalizers")}  # by owner references, not by a call
+    assert used(calls) | watched | leader | implied == granted("operator")
