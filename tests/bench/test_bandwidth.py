@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -23,6 +25,19 @@ def test_no_more_is_taken_than_the_card_has(monkeypatch: pytest.MonkeyPatch, sha
 def test_the_clock_is_the_card_s_where_it_is_known() -> None:
     assert bandwidth._hertz("NVIDIA GeForce RTX 4090") == CARDS["rtx4090"].boost_ghz * 1e9
     assert bandwidth._hertz("NVIDIA RTX 9999") == bandwidth.USUAL_HZ
+
+
+def test_a_card_s_rates_and_its_host_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA H200", multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(bandwidth, "read_bandwidth", lambda device: {"cuda": 4.35e12, "cpu": 1e11}[device.type])
+    monkeypatch.setattr(bandwidth, "copy_bandwidth", lambda device: 5.5e10)
+    monkeypatch.setattr(bandwidth, "multiply_rate", lambda device: 7e14)
+    rates = bandwidth.measure_rates(torch.device("cuda"))
+    assert (rates.device, rates.pcie, rates.cpu, rates.dram, rates.flops) == (4.35e12, 5.5e10, 1e11, 1.55e11, 7e14)
+    assert rates.cycles == pytest.approx(132 * 1.98e9)
+    assert rates.overlaps
 
 
 def test_a_cpu_has_no_link_to_a_card(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from strata.bench import report
+from strata.bench.loaded import Loaded
 from strata.bench.report import Moved, Setting, Speed
+from strata.config import DeviceConfig, EngineConfig
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.plan.expect import Place
+from strata.plan.placement import ExpertBytes, place_experts
 from strata.plan.speed import Rates, StepTime
+from strata.store.locate import resolve
+from strata.store.reader import Store
+from tests.engine.tiny_llama import EXPERTS, write_checkpoint
 
 RATES = Rates(4.35e12, pcie=55e9, cpu=102e9, dram=157e9, flops=700e12)
 SETTING = Setting("m", "int4", "cuda (card)", 16, RATES, Place(0.5, True, "auto"), 6144)
@@ -46,6 +56,27 @@ def test_where_experts_are_is_said_where_it_matters() -> None:
     on_cpu = replace(SETTING, device="cpu", place=None)
     assert on_cpu.rows()["memory"] == "4350.0 GB/s read"
     assert on_cpu.vram == 1
+
+
+@pytest.mark.parametrize(("dtype", "cached"), [("int4", True), ("bf16", False)])
+def test_a_setting_tells_where_a_store_s_experts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, cached: bool
+) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(report, "measure_rates", lambda device: RATES)
+    store = Store.open(resolve(str(write_checkpoint(tmp_path / "tiny", **EXPERTS)), dtype))
+    placement = place_experts(ExpertBytes(2, 4, 1000), 0, at_most=0)
+    runner: Any = SimpleNamespace(
+        device=SimpleNamespace(type="cuda"),
+        device_name="cuda (card)",
+        placement=replace(placement, num_resident=2),
+    )
+    config = EngineConfig("m", device=DeviceConfig(expert_placement="cpu"))
+    found = Setting.of(Loaded(store, runner, config))
+    assert found.place == Place(0.25, cached, "cpu")
+    assert (found.num_experts, found.dtype, found.rates) == (8, dtype, RATES)
+    runner.device.type = "cpu"
+    assert Setting.of(Loaded(store, runner, config)).place is None
 
 
 def test_counted_experts_are_bytes_by_way() -> None:
