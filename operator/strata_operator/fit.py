@@ -34,7 +34,7 @@ SHORT_CONTEXT = 1024
 _DEFAULTS = EngineConfig(model="")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Verdict:
     """``fits`` None: it is not known. ``plan`` is for the status, of the node that serves fastest; None unless it
     fits. ``nodes``: those that will do, the fastest first."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from strata_operator import cached, rollout, tuning
 from strata_operator import status as statuses
@@ -84,7 +85,8 @@ class Reconciler:
         self._clock = clock
         self._outbox = events.Outbox(client, clock)
         self._told: dict[Key, datetime] = {}  # when the status was written last
-        self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what they were asked of
+        self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
+        self._shared: WeakValueDictionary[object, Verdict] = WeakValueDictionary()  # by what was asked
 
     def __call__(self, key: Key) -> Result:
         """Raises UnavailableError where the API server should be asked again later."""
@@ -174,12 +176,15 @@ class Reconciler:
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:
-        """Once for each spec and each change of the nodes' inventory: with hundreds of nodes it takes milliseconds."""
-        asked = (model.uid, model.generation, version)
+        """Once for all models that ask for the same, and each change of the nodes' inventory: with hundreds of nodes it
+        takes milliseconds."""
+        asked = (version, model.source, model.revision, model.format, model.engine, model.hardware)
         known = self._verdicts.get(key)
         if known is None or known[0] != asked:
-            known = asked, judge(model, shape_of(model), observed.nodes)
-            self._verdicts[key] = known
+            verdict = self._shared.get(asked)
+            if verdict is None:
+                verdict = self._shared[asked] = judge(model, shape_of(model), observed.nodes)
+            known = self._verdicts[key] = asked, verdict
         return known[1]
 
     def _observe(self, key: Key) -> Observed:

@@ -257,6 +257,11 @@ def test_a_spec_is_judged_once_until_a_node_changes(monkeypatch: pytest.MonkeyPa
     world.run()
     world.run()
     assert len(asked) == 1
+    other = model_object("other", **QWEN)
+    world.client.keep(other)
+    world.cache.put_model(other)
+    world.reconcile(("ns", "other"))
+    assert len(asked) == 1, "another model asks for the same"
     world.nodes.put("StrataNode", node_object("larger", gpus=[gpu(vram_gib=48)]))
     world.run()
     assert len(asked) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -74,9 +74,10 @@ class Mirror:
             del self._objects[kind]
         self._on_change()
 
-    def replace(self, kind: str, objects: Sequence[Object]) -> None:
-        if objects:
-            self.put(kind, objects[0])
+    def replace(self, kind: str, objects: Iterable[Object]) -> None:
+        found = next(iter(objects), None)
+        if found is not None:
+            self.put(kind, found)
             return
         with self._lock:
             gone = self._objects.pop(kind, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ READ_SECONDS = 30
 # means a dead connection or nothing at all; a new watch from the same version tells, and costs next to nothing.
 WATCH_SILENCE_SECONDS = 90
 
-PAGE = "500"
+PAGE = "250"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -103,18 +103,27 @@ class Client:
         accept = METADATA_ONLY.format("List") if resource.metadata_only else "application/json"
         return self._call("GET", resource.path(namespace), query, accept=accept, verb="list")
 
-    def list_all(self, kind: str, namespace: str | None = None, **query: str) -> tuple[Sequence[dict[str, Any]], str]:
-        """All of a kind, in a namespace or the cluster, page by page, and the version of which the list is."""
-        objects: list[dict[str, Any]] = []
+    def list_all(self, kind: str, namespace: str | None = None, **query: str) -> tuple[Iterator[dict[str, Any]], str]:
+        """All of a kind, in a namespace or the cluster, and the version of which the list is.
+
+        They come page by page, each forgotten once the caller goes on: a thousand objects as they are take 30 MiB.
+        """
         query = {**query, "limit": PAGE}
-        while True:
-            page = self.list(kind, namespace, **query)
-            objects += page.get("items") or []  # an empty list of metadata has null here
-            after = page["metadata"].get("continue")
-            if not after:
-                return objects, str(page["metadata"]["resourceVersion"])
-            query.pop("resourceVersion", None)  # the token stands for it; both are refused
-            query["continue"] = after
+        first = self.list(kind, namespace, **query)
+        query.pop("resourceVersion", None)  # a page's token stands for it; both are refused
+
+        def objects(page: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            while True:
+                items, after = page.get("items") or [], page["metadata"].get("continue")  # null for no metadata at all
+                page = {}
+                items.reverse()
+                while items:
+                    yield items.pop()
+                if not after:
+                    return
+                page = self.list(kind, namespace, **query, **{"continue": after})
+
+        return objects(first), str(first["metadata"]["resourceVersion"])
 
     def watch(self, kind: str, namespace: str | None = None, **query: str) -> Iterator[dict[str, Any]]:
         """Events from ``resourceVersion`` on, until the server ends it or nothing was heard for a while.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from strata_operator.cluster.cache import Cache
@@ -21,5 +21,5 @@ class Scope:
     def remove(self, kind: str, obj: Mapping[str, Any]) -> None:
         self._cache.remove(kind, obj)
 
-    def replace(self, kind: str, objects: Sequence[Mapping[str, Any]]) -> None:
+    def replace(self, kind: str, objects: Iterable[Mapping[str, Any]]) -> None:
         self._cache.replace(kind, objects, namespace=self._namespace)

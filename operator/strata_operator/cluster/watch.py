@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from strata_operator.api.errors import ApiError, MissingError, RefusedError, UnavailableError
@@ -22,7 +22,7 @@ class Sink(Protocol):
 
     def put(self, kind: str, obj: Mapping[str, Any]) -> None: ...
     def remove(self, kind: str, obj: Mapping[str, Any]) -> None: ...
-    def replace(self, kind: str, objects: Sequence[Mapping[str, Any]]) -> None: ...
+    def replace(self, kind: str, objects: Iterable[Mapping[str, Any]]) -> None: ...
 
 
 class Watch(Loop):

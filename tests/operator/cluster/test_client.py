@@ -59,15 +59,16 @@ def test_the_whole_list_is_of_one_version() -> None:
     """The token of a page stands for the version; the API server refuses to be given both."""
     pages = iter(
         [
-            {"metadata": {"resourceVersion": "5", "continue": "token"}, "items": [{"a": 1}]},
+            {"metadata": {"resourceVersion": "5", "continue": "token"}, "items": [{"a": 1}, {"a": 2}]},
             {"metadata": {"resourceVersion": "5"}, "items": None},
         ]
     )
     with ScriptedServer(lambda request: Answer(body=next(pages))) as server:
-        assert server.client().list_all("StrataModel", resourceVersion="0") == ([{"a": 1}], "5")
+        objects, version = server.client().list_all("StrataModel", resourceVersion="0")
+        assert (list(objects), version) == ([{"a": 1}, {"a": 2}], "5")
     first, second = (request.query for request in server.requests)
-    assert first == {"resourceVersion": "0", "limit": "500"}
-    assert second == {"continue": "token", "limit": "500"}
+    assert first == {"resourceVersion": "0", "limit": rooms.PAGE}
+    assert second == {"continue": "token", "limit": rooms.PAGE}
 
 
 @pytest.mark.parametrize(

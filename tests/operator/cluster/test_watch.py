@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ class Notes:
     def remove(self, kind: str, obj: Mapping[str, Any]) -> None:
         self.seen.put(("remove", obj["metadata"]["name"]))
 
-    def replace(self, kind: str, objects: Sequence[Mapping[str, Any]]) -> None:
+    def replace(self, kind: str, objects: Iterable[Mapping[str, Any]]) -> None:
         self.seen.put(("replace", [obj["metadata"]["name"] for obj in objects]))
 
     def next(self) -> tuple[str, Any]:
