@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from strata.config import ModelConfig
 from strata.plan.parts import WeightParts, weight_counts
-from strata.plan.placement import MIN_SLOTS
+from strata.plan.placement import MIN_SLOTS, copies_whole_layers
 from strata.plan.speed import SYNC_SECONDS, Rates, StepTime, distinct_experts, kv_read_bytes
 
 # --- what kernels reach; one H200, 2026-11-30, docs/kernels.md unless said otherwise
@@ -43,7 +43,7 @@ FEW_TOKENS, DOTS_PER_CYCLE = 64, 33.0
 CACHED_TOKENS = 16  # of a step, up to which missing experts are dealt with one by one where VRAM is a cache
 PLACE_TOKENS = 95  # up to which experts outside VRAM are read in place where it is none
 FETCH_SHARE = 0.88  # of PCIe, a kernel that reads some experts from pinned memory: 48.3 of 55 GB/s
-STREAM_SHARE = 0.83  # of PCIe, prompts' experts that are re-ordered on the way: 45.7 of 55 GB/s
+STREAM_SHARE = 0.83  # of PCIe, prompts' experts that a kernel re-orders on the way: 45.7 of 55 GB/s
 # Of host memory's plain read rate, the CPU's expert kernels alone, and while PCIe is busy as well: 93 and 76 GB/s.
 CPU_SHARE, CPU_SHARE_OF_BOTH = 0.85, 0.70
 MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's answer
@@ -175,7 +175,7 @@ def _missing(
     distinct = _distinct(model, tokens)
     if place.cached and tokens <= CACHED_TOKENS:
         number, num_experts = max(1, round(distinct)), _num_experts(model)
-        slots = max(MIN_SLOTS, round(place.vram * num_experts))
+        slots = _slots(place, num_experts)
         expected = 0.0
         for missed, probability in _binomial(number, 1 - slots / num_experts):
             most = min(missed, max(0, slots - (number - missed)))  # slots whose experts are needed are not free
@@ -187,10 +187,25 @@ def _missing(
         return expected - experts
     if tokens <= PLACE_TOKENS and not place.cached:
         return _over((1 - place.vram) * distinct * parts.expert, FETCH_SHARE * rates.pcie)
-    # All that a layer has not come while the one before computes.
-    all_missing = (1 - place.vram) * _num_experts(model) * parts.expert
-    arriving = _over(all_missing, (STREAM_SHARE if place.cached else 1.0) * rates.pcie)
-    return max(0.0, arriving - experts - layer)
+    return max(0.0, _arriving(model, parts, rates, place) - experts - layer)
+
+
+def _arriving(model: ModelConfig, parts: WeightParts, rates: Rates, place: Place) -> float:
+    """All that a layer has not, which comes while the one before computes: by a kernel that re-orders it on the way, or
+    by the copy engine and then re-ordered, or by that alone."""
+    num_experts = _num_experts(model)
+    missing = (1 - place.vram) * num_experts * parts.expert
+    if not place.cached:
+        return _over(missing, rates.pcie)
+    if not copies_whole_layers(_slots(place, num_experts), num_experts):
+        return _over(missing, STREAM_SHARE * rates.pcie)
+    whole = num_experts * parts.expert
+    return _over(whole, rates.pcie) + 2 * whole / (READ_SHARE * rates.device)
+
+
+def _slots(place: Place, num_experts: int) -> int:
+    """Of a layer."""
+    return max(MIN_SLOTS, round(place.vram * num_experts))
 
 
 def _both_ways(fetched: int, computed: int, expert_bytes: float, rates: Rates, in_vram: float) -> float:
