@@ -69,7 +69,7 @@ def test_the_numbers_stay(
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-@pytest.mark.parametrize("tokens", [1, 3, 16])
+@pytest.mark.parametrize("tokens", [2, 16])
 def test_what_was_fetched_is_no_longer_the_cpus(
     tmp_path: Path, predictor: str, tokens: int, tiers: list[Hybrid], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +156,7 @@ def test_auto_keeps_whoever_makes_decoding_faster(
         return run(self, batch, feed)
 
     monkeypatch.setattr(Runner, "run", timed)
+    monkeypatch.setattr(runner_module, "MAX_STEPS", 3)
     monkeypatch.setattr(runner_module, "keep_fastest", partial(keep_fastest, clock=lambda: now[0]))
     runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, "cpu", "auto")
     tier = runner.model.tier

@@ -71,8 +71,9 @@ class Tier(Protocol):
         """End what the tier has started."""
 
     def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
-        """What adds up the experts of layer number ``layer`` that its router ``route`` chose. Layers are asked for in
-        the order in which they run."""
+        """What adds up the experts of layer number ``layer`` that a router chose. Layers are asked for in the order in
+        which they run. ``route``: says on the device what the layer would choose; called beside the layer before it, on
+        another stream."""
 
 
 class BlobTier(Tier, Protocol):

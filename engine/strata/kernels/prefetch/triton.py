@@ -52,7 +52,7 @@ def _places(table: MissTable, ahead: Ahead) -> tuple[Tensor, ...]:
 def _sizes(table: MissTable, ahead: Ahead) -> dict[str, Any]:
     num_experts = len(table.addresses)
     sizes = {"EXPERTS": num_experts, "AHEAD": len(ahead.slots), "E": triton.next_power_of_2(num_experts)}
-    return {**sizes, "num_warps": 4, **launch.early()}
+    return {**sizes, "num_warps": 8, **launch.early()}
 
 
 @triton.jit(do_not_specialize=["pairs"])
