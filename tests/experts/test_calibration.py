@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from strata.experts.calibration import Choices, all_plans, best_fetches, describe, measure, plain_fetches, still_holds
+from strata.experts.calibration import (
+    Choices,
+    all_plans,
+    best_fetches,
+    describe,
+    measure,
+    measure_many,
+    plain_fetches,
+    still_holds,
+)
 from strata.experts.trial import Trial
 
 QWEN3_30B = Choices(top_k=8, num_slots=64, num_experts=128)
@@ -125,9 +134,49 @@ def test_without_a_trial(way: str, expected: tuple[int, ...]) -> None:
 
 def test_the_log_says_what_was_measured() -> None:
     times = {1: {0: 20e-6, 1: 30e-6}, 2: {0: 50e-6, 1: 30e-6, 2: 60e-6}}
-    text = describe(times, best_fetches(times, "auto", 4))
-    assert "0 of 1, 1 of 2" in text
+    times[4] = {1: 90e-6}
+    text = describe(times, best_fetches(times, "auto", 4), top_k=2)
+    assert "0 of 1, 1 of 2, 1 of 4, the CPU" in text
     assert "2 take 0: 50, 1: 30, 2: 60 us" in text
+
+
+def test_what_many_tokens_miss() -> None:
+    """Of 128 experts 16 tokens take 82 if they draw evenly; half are in VRAM, and no slot of theirs is free."""
+    choices = Choices(top_k=8, num_slots=64, num_experts=128)
+    assert (choices.missing_of(16), choices.resident(41)) == (41, 41)
+    assert choices.fetched(41) == range(24)
+    assert choices.missing_of(1) == 4
+    few = Choices(top_k=8, num_slots=4, num_experts=128)
+    assert (few.missing_of(16), few.resident(80), few.fetched(80)) == (80, 3, range(2))
+
+
+def test_many_missing_experts_are_tried_around_the_best_share_of_one_token() -> None:
+    """Several tokens to an expert cost the CPU more, and PCIe nothing."""
+    choices = Choices(top_k=8, num_slots=192, num_experts=256)
+    trial = FakeTrial(lambda missing, fetched: max(50 * fetched, (25 if missing <= 8 else 75) * (missing - fetched)))
+    times = measure(trial, choices)
+    asked = len(trial.asked)
+    many = measure_many(trial, choices, 30, times)
+    assert min(many, key=lambda fetched: many[fetched]) == 17  # tried in steps of 3; 18 is best
+    assert len(trial.asked) - asked < 60
+    fetches = best_fetches({**times, 30: many}, "auto", 256)
+    assert fetches[8] == 2
+    assert fetches[19] == 10  # half way
+    assert fetches[60] == 34
+    assert list(fetches) == sorted(fetches)
+
+
+def test_many_tokens_take_what_was_drawn_in_turn() -> None:
+    addresses = torch.zeros(1, 12, dtype=torch.int64)
+    addresses[:, :4] = 4096
+    choices, seen = Choices(top_k=3, num_slots=4, num_experts=12), []
+    ids = torch.zeros(1, 5, 3, dtype=torch.int32)
+    trial = Trial(lambda: seen.append(ids.clone()), choices, ids, addresses, torch.zeros(13, dtype=torch.int32))
+    trial.seconds(6, 1)
+    (taken,) = seen
+    assert all(len(set(row)) == 3 for row in taken[0].tolist())
+    drawn = set(taken.flatten().tolist())
+    assert (len(drawn - {0, 1, 2, 3}), len(drawn & {0, 1, 2, 3})) == (6, 3)
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
@@ -146,7 +195,7 @@ def test_as_many_are_missing_as_was_asked_for(missing: int) -> None:
         seen.append(taken.tolist())
         addresses.copy_(addresses.roll(1, dims=1))
 
-    trial = Trial(run, ids, addresses, fetches)
+    trial = Trial(run, Choices(top_k=3, num_slots=3, num_experts=8), ids, addresses, fetches)
     assert all(trial.seconds(missing, 1) >= 0 for _ in range(8))
     assert len({str(each) for each in seen}) > 1
 

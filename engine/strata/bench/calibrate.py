@@ -40,7 +40,7 @@ class CalibrationReport:
     @property
     def missing(self) -> int:
         """Experts of a token, where none that may be missing is in VRAM."""
-        return max(self.seconds_a_layer)
+        return max(missing for missing in self.seconds_a_layer if missing <= int(self.facts["top_k"]))
 
     @property
     def rates(self) -> dict[str, float]:

@@ -14,13 +14,13 @@ _TRIALS = 5  # of each number; the best counts, since what else runs only ever c
 
 TOLERANCE = 1.3  # between two starts; more, and another card, other memory or another load is behind it
 
-# By how many of a token's experts are missing, and how many of these are fetched: seconds a layer.
+# By how many of a step's experts are missing, and how many of these are fetched: seconds a layer.
 Times: TypeAlias = Mapping[int, Mapping[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a layer can meet in a step of one token."""
+    """What a layer can meet in a step."""
 
     top_k: int
     num_slots: int  # of a layer
@@ -31,58 +31,78 @@ class Choices:
         """How many of a token's experts may be missing."""
         return range(max(1, self.top_k - self.num_slots), min(self.top_k, self.num_experts - self.num_slots) + 1)
 
+    def missing_of(self, tokens: int) -> int:
+        """Of so many tokens' experts, on average if they draw evenly."""
+        taken = 1 - (1 - self.top_k / self.num_experts) ** tokens
+        return round(taken * (self.num_experts - self.num_slots))
+
+    def resident(self, missing: int) -> int:
+        """Experts in VRAM that a step needs beside so many missing ones: a token's others, or, of more tokens, as large
+        a share of those in VRAM as of the others."""
+        if missing <= self.top_k:
+            return self.top_k - missing
+        return round(missing * self.num_slots / (self.num_experts - self.num_slots))
+
     def fetched(self, missing: int) -> range:
-        """How many of so many missing ones may be fetched: slots whose experts the token needs are not free."""
-        return range(min(missing, self.num_slots - (self.top_k - missing)) + 1)
+        """How many of so many missing ones may be fetched: slots whose experts the step needs are not free."""
+        return range(min(missing, self.num_slots - self.resident(missing)) + 1)
 
 
 class Timed(Protocol):
     """Layers that can be tried."""
 
     def seconds(self, missing: int, fetched: int) -> float:
-        """Of a layer, when so many of a token's experts are missing, of which so many are fetched."""
+        """Of a layer, when so many of a step's experts are missing, of which so many are fetched."""
 
 
 def measure(trial: Timed, choices: Choices, known: Times = MappingProxyType({})) -> dict[int, dict[int, float]]:
-    """Each number of missing experts with a few numbers of fetched ones: from the best one for one less, downhill.
-    What is ``known`` already is not tried again."""
+    """Each number of a token's missing experts with a few numbers of fetched ones: from the best one for one less,
+    downhill. What is ``known`` already is not tried again."""
     times: dict[int, dict[int, float]] = {}
     best, last = 0, choices.missing[-1]
-    warm = False
     for missing in choices.missing:
         allowed = choices.fetched(missing)
-        found = times[missing] = {k: took for k, took in known.get(missing, {}).items() if k in allowed}
+        found = times[missing] = _allowed(known.get(missing, {}), allowed)
         best = _fastest(found) if found else best
-        wanted = {best - 1, best, best + 1} | ({0, allowed[-1]} if missing == last else set())
-        while wanted := wanted.intersection(allowed) - found.keys():
-            if not warm:
-                wake_up(trial, choices)
-                warm = True
-            for _ in range(_TRIALS):
-                for fetched in sorted(wanted):
-                    took = trial.seconds(missing, fetched)
-                    found[fetched] = min(took, found.get(fetched, took))
-            best = _fastest(found)
-            wanted = {best - 1, best + 1}
+        ends = {0, allowed[-1]} if missing == last else set()
+        best = _descend(trial, missing, allowed, found, {best - 1, best, best + 1} | ends)
     return times
 
 
-def wake_up(trial: Timed, choices: Choices) -> None:
-    """Runs that are not counted: the card is clocked down, and threads sleep."""
-    last = choices.missing[-1]
-    for fetched in choices.fetched(last):
-        trial.seconds(last, fetched)
+def measure_many(trial: Timed, choices: Choices, missing: int, times: Times) -> dict[int, float]:
+    """More missing experts than a token takes, from the share on that is best for one token. ``times``: of one."""
+    last = max(times)
+    allowed, found = choices.fetched(missing), dict[int, float]()
+    step = max(1, missing // 10)
+    start = min(round(missing * _fastest(times[last]) / last), allowed[-1])
+    _descend(trial, missing, allowed, found, {max(0, start - step), start, min(start + step, allowed[-1])}, step)
+    return found
+
+
+def _descend(
+    trial: Timed, missing: int, allowed: range, found: dict[int, float], wanted: set[int], step: int = 1
+) -> int:
+    """Try the ``wanted`` numbers of fetched experts, then what lies beside the best one, until that is the best."""
+    while wanted := wanted.intersection(allowed) - found.keys():
+        trial.seconds(missing, max(wanted))  # not counted: the card is clocked down, and threads sleep
+        for _ in range(_TRIALS):
+            for fetched in sorted(wanted):
+                took = trial.seconds(missing, fetched)
+                found[fetched] = min(took, found.get(fetched, took))
+        best = _fastest(found)
+        wanted = {best - step, best + step}
+    return _fastest(found)
 
 
 def still_holds(trial: Timed, choices: Choices, known: Times) -> bool:
     """Whether a few of the ``known`` times are what is measured now: the best for as many missing experts as there may
     be, and as few and as many fetched as are known."""
     last = choices.missing[-1]
-    found = {fetched: took for fetched, took in known.get(last, {}).items() if fetched in choices.fetched(last)}
+    found = _allowed(known.get(last, {}), choices.fetched(last))
     if not found:
         return False
-    wake_up(trial, choices)
     for fetched in {min(found), _fastest(found), max(found)}:
+        trial.seconds(last, fetched)  # not counted, as always
         took = min(trial.seconds(last, fetched) for _ in range(_TRIALS))
         if not found[fetched] / TOLERANCE < took < found[fetched] * TOLERANCE:
             logger.info(
@@ -103,14 +123,24 @@ def plain_fetches(way: str, num_experts: int) -> tuple[int, ...]:
 
 
 def best_fetches(times: Times, way: str, num_experts: int) -> tuple[int, ...]:
-    """As ``plain_fetches``, by what is fastest. ``way``: "hybrid" takes both ways wherever there are two to share, any
-    other also one alone. More than a token takes are shared like all of a token's."""
-    best = {}
-    for missing, found in times.items():
+    """As ``plain_fetches``, by what is fastest; what was not tried is shared as what lies next to it. ``way``: "hybrid"
+    takes both ways wherever there are two to share, any other also one alone."""
+    best = {0: 0}
+    for missing, found in sorted(times.items()):
         both = {fetched: took for fetched, took in found.items() if 0 < fetched < missing}
         best[missing] = _fastest(both if way == "hybrid" and both else found)
-    share = best[max(best)] / max(best)
-    return tuple(best.get(missing, round(share * missing)) for missing in range(num_experts + 1))
+    last = max(best)
+    best[num_experts] = best.get(num_experts, round(num_experts * best[last] / last))
+    return tuple(_between(best, missing) for missing in range(num_experts + 1))
+
+
+def _between(best: Mapping[int, int], missing: int) -> int:
+    """On the line from the tried number below to the one above."""
+    low = max(each for each in best if each <= missing)
+    high = min(each for each in best if each >= missing)
+    if low == high:
+        return best[low]
+    return round(best[low] + (best[high] - best[low]) * (missing - low) / (high - low))
 
 
 def all_plans(fetches: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -120,15 +150,24 @@ def all_plans(fetches: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return {found: fetches, **plain}
 
 
-def describe(times: Times, fetches: tuple[int, ...]) -> str:
+def describe(times: Times, fetches: tuple[int, ...], top_k: int) -> str:
     """For people: what was chosen, and what a layer takes that way and otherwise."""
-    last = max(times)
-    chosen = ", ".join(f"{fetches[missing]} of {missing}" for missing in times)
+    last = most_of_one(times, top_k)
+    chosen = ", ".join(f"{fetches[missing]} of {missing}" for missing in sorted(times))
     found = ", ".join(f"{fetched}: {1e6 * took:.0f}" for fetched, took in sorted(times[last].items()))
     return (
         f"of a layer's missing experts the card fetches {chosen}, the CPU computes the others; {last} take {found} us "
         "a layer when so many are fetched"
     )
+
+
+def most_of_one(times: Times, top_k: int) -> int:
+    """Missing experts of one token, as many as were tried."""
+    return max(missing for missing in times if missing <= top_k)
+
+
+def _allowed(found: Mapping[int, float], allowed: range) -> dict[int, float]:
+    return {fetched: took for fetched, took in found.items() if fetched in allowed}
 
 
 def _fastest(found: Mapping[int, float]) -> int:

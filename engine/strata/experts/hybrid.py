@@ -24,6 +24,7 @@ from strata.experts.calibration import (
     best_fetches,
     describe,
     measure,
+    measure_many,
     plain_fetches,
     still_holds,
 )
@@ -49,7 +50,9 @@ logger = logging.getLogger(__name__)
 
 # Tokens of a step up to which the experts that VRAM has not are dealt with one by one.
 MAX_TOKENS = 16
-_TRIAL_LAYERS = 16  # enough to say what one takes; all of a large model's would make the trial a long one
+# Enough to say what one takes; all of a large model's would make the trial a long one.
+_TRIAL_LAYERS = 16
+_TRIAL_LAYERS_OF_MANY = 4  # with MAX_TOKENS tokens
 
 
 class Hybrid:
@@ -113,18 +116,25 @@ class Hybrid:
         self._cpu.tune()
         if self._way in ("fetch", "cpu"):
             return
-        num_slots, num_experts = self._slots.shape[1], self._store_layout.num_experts
-        choices, facts = Choices(self._top_k, num_slots, num_experts), self.facts()
+        choices = Choices(self._top_k, self._slots.shape[1], self._store_layout.num_experts)
+        facts, many = self.facts(), choices.missing_of(MAX_TOKENS)
         known = {} if anew else saved.read(facts)
-        with self._trial() as trial:
+        with self._trial(choices, 1, _TRIAL_LAYERS) as trial:
             if known and not still_holds(trial, choices, known):
                 known = {}
             times = measure(trial, choices, known)
+        if many in known:
+            times[many] = dict(known[many])
+        elif many > self._top_k:
+            with self._trial(choices, MAX_TOKENS, _TRIAL_LAYERS_OF_MANY) as trial:
+                times[many] = measure_many(trial, choices, many, times)
         merged = {missing: {**known.get(missing, {}), **times.get(missing, {})} for missing in {*known, *times}}
         if merged != known:
             saved.write(facts, merged)
-        fetches = best_fetches(times, self._way, num_experts)
-        logger.info("%s%s", describe(times, fetches), "" if merged != known else ", as an earlier start found")
+        fetches = best_fetches(times, self._way, choices.num_experts)
+        logger.info(
+            "%s%s", describe(times, fetches, self._top_k), "" if merged != known else ", as an earlier start found"
+        )
         self._set_fetches(fetches)
         self.times = times
         if self._way == "auto":
@@ -241,15 +251,15 @@ class Hybrid:
         return self._misses.add_answer(in_slots(routed, x), mailbox, row, self._cpu.late, table.counters)
 
     @contextmanager
-    def _trial(self) -> Iterator[Trial]:
+    def _trial(self, choices: Choices, tokens: int, num_layers: int) -> Iterator[Trial]:
         """Slots are afterwards as they were before."""
-        tables = self._tables[:_TRIAL_LAYERS]
+        tables, device = self._tables[:num_layers], self._device
         hidden = self._layout.gate.cols
-        inner = self._misses.inner(torch.randn(1, hidden, device=self._device))
-        x = torch.zeros(1, hidden, device=self._device)
-        shares = torch.ones(1, self._top_k, device=self._device)
+        inner = self._misses.inner(torch.randn(tokens, hidden, device=device))
+        x = torch.zeros(tokens, hidden, device=device)
+        shares = torch.ones(tokens, self._top_k, device=device)
         # Any that differ: their kernels are built with them.
-        ids = torch.arange(self._top_k, dtype=torch.int32, device=self._device).repeat(len(tables), 1, 1)
+        ids = torch.arange(self._top_k, dtype=torch.int32, device=device).repeat(len(tables), tokens, 1)
 
         def step() -> None:
             for row, (run, chosen) in enumerate(zip(self._runs, ids, strict=False)):
@@ -265,7 +275,7 @@ class Hybrid:
             self._wait()
             self._cpu.check()
 
-        yield Trial(run_all, ids, self.registry.table[: len(tables)], self._fetches)
+        yield Trial(run_all, choices, ids, self.registry.table[: len(tables)], self._fetches)
         for table in tables:
             self._reset(table)
 

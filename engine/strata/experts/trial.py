@@ -1,4 +1,4 @@
-"""Some layers' experts for one token, over and over: what a step of the model takes for them."""
+"""Some layers' experts for a few tokens, over and over: what a step of the model takes for them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from strata.experts.calibration import Choices
+
 
 class Trial:
-    """Draws which experts the token takes anew for each run, so that as many are missing as was asked for."""
+    """Draws which experts the tokens take anew for each run, so that as many are missing as was asked for."""
 
-    def __init__(self, run: Callable[[], None], ids: Tensor, addresses: Tensor, fetches: Tensor) -> None:
-        """``run``: the layers, with all of ``ids`` int32 [layers, 1, top_k], however many of the missing ones
+    def __init__(
+        self, run: Callable[[], None], choices: Choices, ids: Tensor, addresses: Tensor, fetches: Tensor
+    ) -> None:
+        """``run``: the layers, with all of ``ids`` int32 [layers, tokens, top_k], however many of the missing ones
         ``fetches`` int32 [experts + 1] says; returns when the device is done. ``addresses``: int64 [layers, experts],
         0 for those that are missing; runs change it."""
         self._run = run
+        self._choices = choices
         self._ids = ids
         self._addresses = addresses
         self._fetches = fetches
@@ -36,5 +41,9 @@ class Trial:
         there = self._addresses != 0
         lot = torch.rand(there.shape, generator=self._generator).to(there.device)
         new = (lot + there).argsort(-1)[:, :missing]
-        old = (lot - there.float()).argsort(-1)[:, : self._ids.shape[-1] - missing]
-        self._ids.copy_(torch.cat([new, old], -1).unsqueeze(1))
+        old = (lot - there.float()).argsort(-1)[:, : self._choices.resident(missing)]
+        drawn = torch.cat([new, old], -1)
+        layers, tokens, top_k = self._ids.shape
+        # Round and round, so that a token has none twice.
+        places = torch.arange(tokens * top_k, device=drawn.device) % drawn.shape[-1]
+        self._ids.copy_(drawn[:, places].view(layers, tokens, top_k))
