@@ -13,6 +13,7 @@ import torch
 from strata.bench.calibrate import CalibrationReport
 from strata.cli.main import main
 from strata.experts.hybrid import Hybrid
+from strata.experts.saved import SavedTimes
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
 from tests.engine.tiny_llama import write_checkpoint
@@ -46,9 +47,9 @@ def test_rates_of_each_way_alone_and_of_both() -> None:
     assert REPORT.experts_tokens_per_second == pytest.approx(1 / 640e-6)
     lines = "\n".join(REPORT.lines())
     assert "both at once     93.8 GB/s, 1 of 2 fetched" in lines
-    assert "decode           hybrid 200.0 tok/s, fetch 125.0 tok/s, cpu 250.0 tok/s" in lines
     assert "kept in          /cache/1.json" in lines
-    assert lines.endswith("\n      1        0  0: 40, 1: 62\n      2        1  0: 75, 1: 64, 2: 120")
+    assert "\n      1        0  0: 40, 1: 62\n      2        1  0: 75, 1: 64, 2: 120\n\n" in lines
+    assert lines.endswith("\n  250.0  cpu\n  200.0  hybrid\n  125.0  fetch")
     assert "no file" in "\n".join(replace(REPORT, file=None).lines())
     assert json.loads(json.dumps(REPORT.as_dict()))["tokens_per_second"]["cpu"] == 250.0
 
@@ -74,14 +75,14 @@ def test_all_is_measured_anew_and_kept(
     calibrated: list[bool] = []
     original = Hybrid.calibrate
 
-    def calibrate(self: Hybrid, saved: object, *, anew: bool = False) -> None:
+    def calibrate(self: Hybrid, saved: SavedTimes, *, anew: bool = False) -> None:
         calibrated.append(anew)
-        original(self, saved, anew=anew)  # type: ignore[arg-type]
+        original(self, saved, anew=anew)
 
     monkeypatch.setattr(Hybrid, "calibrate", calibrate)
     assert main(["calibrate", moe, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert calibrated[-1]
+    assert calibrated == [True]
     assert report["num_slots"] == report["facts"]["top_k"] == 2
     assert set(report["seconds_a_layer"]) == {"1", "2"}
     assert set(report["seconds_a_layer"]["2"]) == {"0", "1", "2"}

@@ -78,10 +78,9 @@ class CalibrationReport:
             "machine": f"{facts['card']}, driver {facts['driver']}; {facts['cpu']}, {facts['cpu_threads']} threads",
             **rates,
             "experts alone": f"{self.experts_tokens_per_second:.1f} tok/s with {self.missing} missing in every layer",
-            "decode": ", ".join(f"{way} {1 / seconds:.1f} tok/s" for way, seconds in self.step_seconds.items()),
             "kept in": self.file or "no file: see the log",
         }
-        return (*table(rows), "", *self._shares())
+        return (*table(rows), "", *self._shares(), "", *self._ways())
 
     def _shares(self) -> tuple[str, ...]:
         """One line for each number of missing experts: what is best, and what all tried ones took."""
@@ -91,6 +90,11 @@ class CalibrationReport:
             took = ", ".join(f"{fetched}: {1e6 * seconds:.0f}" for fetched, seconds in sorted(found.items()))
             rows.append(f"{missing:>7}  {self.fetches[missing]:>7}  {took}")
         return tuple(rows)
+
+    def _ways(self) -> tuple[str, ...]:
+        """One line for each way that decode steps went, the fastest first."""
+        fastest = sorted(self.step_seconds.items(), key=lambda way: way[1])
+        return (f"{'tok/s':>7}  decoding", *(f"{1 / seconds:>7.1f}  {way}" for way, seconds in fastest))
 
 
 def run(
@@ -105,7 +109,7 @@ def run(
     from strata.store.reader import Store
 
     store = Store.open(resolve(source, dtype, progress=progress))
-    device = DeviceConfig(expert_vram_bytes=expert_vram_bytes)
+    device = DeviceConfig(expert_vram_bytes=expert_vram_bytes, calibrate_anew=True)
     least = _check(store, source, device)
     if expert_vram_bytes is None:
         device = replace(device, expert_vram_bytes=least)
@@ -116,17 +120,13 @@ def run(
     from strata.experts.hybrid import Hybrid
     from strata.runner.runner import saved_times
 
-    runner, saved = loaded.runner, saved_times()
-    tier = runner.model.tier
+    tier = loaded.runner.model.tier
     if not isinstance(tier, Hybrid):
         raise OptionError(f"all experts of {source!r} are in VRAM; give less of it: --expert-vram-gib 0, for a start")
     try:
         with torch.inference_mode():
-            tier.calibrate(saved, anew=True)
-            fetches = next(iter(tier.plans().values()))
             fetch_seconds = tier.fetch_seconds()
-        step_seconds = runner.choose_ways(tier)
-        facts, path = tier.facts(), saved.path(tier.facts())
+        facts, path = tier.facts(), saved_times().path(tier.facts())
         stats = tier.stats(wait=True)
         assert stats is not None
         return CalibrationReport(
@@ -138,8 +138,8 @@ def run(
             expert_bytes=stats.expert_bytes,
             fetch_seconds=fetch_seconds,
             seconds_a_layer=tier.times,
-            fetches=tuple(fetches),
-            step_seconds=step_seconds,
+            fetches=tuple(next(iter(tier.plans().values()))),
+            step_seconds=loaded.runner.way_seconds,
         )
     finally:
         tier.close()

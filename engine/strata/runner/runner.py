@@ -68,6 +68,7 @@ class Runner:
         self.pool = pool
         self.placement = placement
         self.way: str | None = None  # to experts that VRAM has not, as ``choose_ways`` chose it
+        self.way_seconds: dict[str, float] = {}  # of a decode step, by the ways that were compared
         self._tuners = tuners
         self._graphs = graphs
 
@@ -123,7 +124,7 @@ class Runner:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
         if model.tier is not None:
             with torch.inference_mode(), out_of_memory(device):
-                model.tier.calibrate(saved_times())
+                model.tier.calibrate(saved_times(), anew=config.device.calibrate_anew)
         runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, placement=placement)
 
         def capture(max_num_seqs: int, progress: Progress = lambda done, total: None) -> None:
@@ -205,10 +206,9 @@ class Runner:
             took(step.num_tokens)
 
     @torch.inference_mode()
-    def choose_ways(self, tier: Tier, prefetch: str, capture: Callable[[], None]) -> dict[str, float]:
-        """Keep the fastest way to experts that VRAM has not; seconds of a decode step by way, none where there is
-        nothing to choose. ``prefetch``: who guesses, "auto": whoever makes it faster. ``capture``: makes steps of one
-        sequence graphs."""
+    def choose_ways(self, tier: Tier, prefetch: str, capture: Callable[[], None]) -> None:
+        """Keep the fastest way to experts that VRAM has not. ``prefetch``: who guesses, "auto": whoever makes it
+        faster. ``capture``: makes steps of one sequence graphs."""
         ways = all_ways(tier, prefetch)
         graphs: dict[str, StepGraphs | None] = {}
         if len(ways) > 1:
@@ -230,10 +230,9 @@ class Runner:
 
         begin(next(iter(ways.values())))
         starts = {name: partial(begin, way) for name, way in ways.items()}
-        found = keep_fastest(starts, decode, min(MAX_STEPS, self.max_model_len))
+        found = self.way_seconds = keep_fastest(starts, decode, min(MAX_STEPS, self.max_model_len))
         self.check()
         self.way = min(found, key=lambda name: found[name], default=next(iter(ways)))
-        return found
 
     @torch.inference_mode()
     def run_all(self, batch: Batch) -> Tensor:
