@@ -61,7 +61,7 @@ FULL_SPEC: dict[str, Any] = {
         "memoryClockMHz": {"max": 9500},
         "maxTemperatureC": {"core": 83, "memory": 100},
     },
-    "cache": {"hostPath": "/srv/strata", "keepWarm": True},
+    "cache": {"hostPath": "/srv/strata", "keepDays": 90, "keepWarm": True},
     "replicas": 3,
     "suspend": True,
     "rollout": {"strategy": "rolling"},

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,68 @@ def test_what_cannot_be_removed_is_said(
     second = resolve(str(source), "bf16", cache)
     assert names(cache) == {first.name, second.name}
     assert f"cannot remove {first}, which is out of date: Permission denied" in caplog.text
+
+
+def age(store: Path, days: float) -> None:
+    """Nobody has started from it for so long."""
+    then = time.time() - days * 86_400
+    os.utime(store / "config.json", (then, then))
+
+
+def test_what_nobody_used_for_the_days_that_are_kept_leaves_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cache = tmp_path / "cache"
+    old, recent, mine = (resolve(str(write_hf(tmp_path / name)), "bf16", cache) for name in ("old", "recent", "mine"))
+    link = cache / "ORG--NAME-bf16-0"
+    link.symlink_to(old.name)
+    age(old, 8)
+    age(recent, 6)
+    age(mine, 300)
+    resolve(str(tmp_path / "mine"), "bf16", cache)
+    assert {old.name, recent.name, mine.name} <= names(cache), "without a limit all stay"
+    age(mine, 300)
+    monkeypatch.setenv("STRATA_CACHE_KEEP_DAYS", "7")
+    resolve(str(tmp_path / "mine"), "bf16", cache)
+    assert names(cache) == {recent.name, mine.name}
+    assert not link.is_symlink()
+    assert f"removed {old} (" in caplog.text
+    assert "not used for more than 7 days" in caplog.text
+    assert resolve(str(tmp_path / "old"), "bf16", cache) == old, "it is converted again"
+
+
+def test_what_a_process_serves_from_stays_however_long_ago_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    served, mine = (resolve(str(write_hf(tmp_path / name)), "bf16", cache) for name in ("served", "mine"))
+    age(served, 400)
+    monkeypatch.setenv("STRATA_CACHE_KEEP_DAYS", "7")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", OPENS, str(served)], **pipes) as reader:  # type: ignore[call-overload]
+        assert reader.stdout.readline() == b"open\n"
+        resolve(str(tmp_path / "mine"), "bf16", cache)
+        assert names(cache) == {served.name, mine.name}
+        reader.communicate()
+
+
+def test_a_store_of_somebody_s_own_is_neither_marked_nor_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = convert(str(write_hf(tmp_path / "m")), tmp_path / "s", "bf16")
+    age(path, 400)
+    before = (path / "config.json").stat().st_mtime
+    monkeypatch.setenv("STRATA_CACHE_KEEP_DAYS", "7")
+    assert resolve(str(path), "bf16", tmp_path / "cache") == path
+    assert (path / "config.json").stat().st_mtime == before
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "7d", "1.5", "99999999", "٣"])
+def test_days_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: str) -> None:
+    monkeypatch.setenv("STRATA_CACHE_KEEP_DAYS", days)
+    with pytest.raises(OptionError, match="it must be a number of days from 1 to 36500"):
+        resolve(str(write_hf(tmp_path / "m")), "bf16", tmp_path / "cache")
 
 
 def test_a_link_to_a_checkpoint_is_the_checkpoint(tmp_path: Path) -> None:

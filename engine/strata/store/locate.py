@@ -16,6 +16,7 @@ from strata.store.progress import Phases, silent
 from strata.store.sources import obtain
 from strata.store.sources.hub_cache import endpoint
 from strata.store.superseded import remove_superseded
+from strata.store.unused import keep_days, mark_used, remove_unused
 
 
 def resolve(
@@ -32,10 +33,21 @@ def resolve(
     store's name depends on its files' paths, sizes and times, or on the commit that came from the Hub, on ``dtype``, on
     the store format and on what is recommended for a built-in model. refresh: ask the Hub for a newer commit even where
     there is a store of an older one; otherwise that is taken, without the network. Older stores of the same source and
-    dtype are removed unless they are in use (see ``remove_superseded``). Raises what ``convert`` raises.
+    dtype are removed unless they are in use (see ``remove_superseded``), and with $STRATA_CACHE_KEEP_DAYS those of
+    other sources that nobody has used for so long. Raises what ``convert`` raises.
     """
     quant.target(dtype)
+    days = keep_days()
     cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+    store = _resolve(source, dtype, cache, progress, refresh=refresh)
+    if store.parent == cache.resolve() or store.parent == cache:
+        mark_used(store)
+    if days is not None and cache.is_dir():
+        remove_unused(cache, days)
+    return store
+
+
+def _resolve(source: str, dtype: str, cache: Path, progress: Phases, *, refresh: bool) -> Path:
     name = parse_name(source)
     if isinstance(name, HubName) and not refresh and (known := converted(name, dtype, cache)) is not None:
         return known

@@ -13,6 +13,7 @@ from strata_operator.api.fields import Fields
 # Set by the operator: what they say must be so for the pod to be what the spec says.
 RESERVED_ENV = (
     "STRATA_CACHE_DIR",
+    "STRATA_CACHE_KEEP_DAYS",
     "STRATA_TERMINATION_LOG",
     "NVIDIA_VISIBLE_DEVICES",
     "CUDA_VISIBLE_DEVICES",

@@ -46,6 +46,7 @@ class StrataModel:
     hardware: Hardware
     power: Power
     cache_host_path: str
+    cache_keep_days: int | None  # of a converted model without use; None: for ever
     keep_warm: bool  # every node that will do gets the weights, whether a pod runs there or not
     replicas: int  # as asked for, whether suspended or not
     suspend: bool
@@ -98,6 +99,7 @@ class StrataModel:
             hardware=Hardware.parse(spec.table("hardware")),
             power=Power.parse(spec.table("power")),
             cache_host_path=_host_path(cache),
+            cache_keep_days=cache.between(1, 3650, "keepDays"),
             keep_warm=bool(cache.flag("keepWarm")),
             replicas=_at_least(0, spec.get("replicas", int, 1), "spec.replicas"),
             suspend=bool(spec.flag("suspend")),

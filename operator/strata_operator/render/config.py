@@ -19,6 +19,8 @@ def config(model: StrataModel) -> dict[str, Any]:
         "OMP_NUM_THREADS": str(model.hardware.cpu),  # for converting, too
         "HOME": "/tmp",  # the one place that is writable in a read-only image
     }
+    if model.cache_keep_days is not None:
+        environment["STRATA_CACHE_KEEP_DAYS"] = str(model.cache_keep_days)
     if model.source.hub is not None:
         environment["HF_HOME"] = f"{CACHE_MOUNT}/hub"  # downloads go on where they were, and are shared by models
     if model.hardware.accelerator == "cpu":

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from strata.store.unused import KEEP_DAYS
 from strata_operator.render import children, preflight, preflight_name, url
 from strata_operator.render.arguments import arguments
 from strata_operator.render.deployment import GRACE_SECONDS, PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS
@@ -210,6 +211,14 @@ def test_the_cache_is_where_the_engine_is_told_that_it_is() -> None:
     assert data["STRATA_CACHE_DIR"].startswith(mount + "/")
     assert data["TRITON_CACHE_DIR"].startswith(mount + "/")
     assert engine()["envFrom"] == [{"configMapRef": {"name": "m"}}]
+
+
+def test_the_days_that_weights_are_kept_reach_the_engine_and_what_fetches_for_it() -> None:
+    kept = {"keepDays": 30}
+    assert KEEP_DAYS not in rendered()["ConfigMap"]["data"]
+    assert rendered(cache=kept)["ConfigMap"]["data"][KEEP_DAYS] == "30"
+    env = job(cache=kept)["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": KEEP_DAYS, "value": "30"} in env
 
 
 def test_last_words_go_where_the_kubelet_reads_them() -> None:
