@@ -135,7 +135,6 @@ def test_the_revision_is_that_of_the_tree_which_holds_the_package(tmp_path: Path
     [
         ("--tensor-parallel-size", "1", "2"),
         ("--pipeline-parallel-size", "1", "4"),
-        ("--pipeline-depth", "1", "8"),
         ("--cpu-routing-threads", "0", "16"),
         ("--gda-enabled", "false", "true"),
     ],
@@ -175,6 +174,7 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
             ["serve", "m", "--port", "70000"], "--port: '70000' is not allowed; give a whole number from 0 to 65535"
         ),
         pytest.param(["serve", "m", "--port", "http"], "from 0 to 65535"),
+        pytest.param(["serve", "m", "--pipeline-depth", "0"], "'0' is not allowed; give a whole number from 1 to 64"),
         pytest.param(["serve", "m", "--dtype", "int3"], "choose from 'bf16', 'int8', 'int4'"),
         pytest.param(["serve", "m", "--device", "tpu"], "choose from 'auto', 'cpu', 'cuda'"),
         pytest.param(["serve", "m", "--block-size", "8"], "choose from 16, 32"),

@@ -380,3 +380,8 @@ def test_options_of_the_scheduler_reach_the_engine(
 ) -> None:
     config = engine_config(build_parser().parse_args(["serve", "m", *options]))
     assert (config.scheduler.decode_latency_seconds, config.cache.prefix_cache) == (seconds, prefix_cache)
+
+
+def test_options_of_experts_beyond_vram_reach_the_engine() -> None:
+    device = engine_config(build_parser().parse_args(["serve", "m", "--pipeline-depth", "3"])).device
+    assert device.pipeline_depth == 3

@@ -13,7 +13,7 @@ from strata.kernels.experts.blob import BlobLayout, MatrixPlace
 from strata.kernels.layer import Expert, ExpertsFn, Kernels, Routed
 from strata.kernels.matrix import Activation, Matrix
 from strata.kernels.misses import reference
-from strata.kernels.misses.table import Counter, Mailbox, MissSteps, MissTable
+from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, Counter, Mailbox, MissSteps, MissTable
 from strata.kernels.misses.untile import accepts
 from strata.kernels.operations import REFERENCE
 from strata.kernels.prefetch import reference as prefetch
@@ -89,22 +89,36 @@ class CachedKernels(BlobKernels):
 
 def _share_out(ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox, layer: int) -> None:
     cpu_ids = reference.share_out(ids.int(), table)
-    numbers_at(mailbox.ids, ctypes.c_int32, cpu_ids.numel()).copy_(cpu_ids.flatten())
-    numbers_at(mailbox.shares, ctypes.c_float, shares.numel()).copy_(shares.flatten())
-    numbers_at(mailbox.x, ctypes.c_float, inner.numel()).copy_(inner.flatten())
-    head = numbers_at(mailbox.request, ctypes.c_int32, 3)
-    head[1:] = torch.tensor([layer, len(ids)])
-    numbers_at(mailbox.done, ctypes.c_int32, 1)[0] = 0
-    head[0] = layer + 1
+    mailbox.number.add_(1)
+    slot = slot_of(mailbox)
+    numbers_at(slot + mailbox.ids, ctypes.c_int32, cpu_ids.numel()).copy_(cpu_ids.flatten())
+    numbers_at(slot + mailbox.shares, ctypes.c_float, shares.numel()).copy_(shares.flatten())
+    numbers_at(slot + mailbox.x, ctypes.c_float, inner.numel()).copy_(inner.flatten())
+    _send(mailbox, layer, len(ids), COMPUTE)
 
 
-def _add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int, counters: Tensor) -> Tensor:
-    done = numbers_at(mailbox.done, ctypes.c_int32, 1)
+def slot_of(mailbox: Mailbox) -> int:
+    """Address of the last request's slot."""
+    return mailbox.ring + int(mailbox.number) % mailbox.depth * mailbox.stride
+
+
+def _send(mailbox: Mailbox, layer: int, tokens: int, kind: int) -> None:
+    head = numbers_at(slot_of(mailbox), ctypes.c_int32, 4)
+    head[1:] = torch.tensor([layer, tokens, kind])
+    head[0] = int(mailbox.number)
+
+
+def _await(mailbox: Mailbox, counters: Tensor) -> None:
+    done = numbers_at(slot_of(mailbox) + DONE_OFFSET, ctypes.c_int32, 1)
     began = time.monotonic()
-    while int(done) != layer + 1:
+    while int(done) != int(mailbox.number):
         assert time.monotonic() < began + 30, "the CPU's threads do not answer"
     counters[Counter.WAITED_NS] += int(1e9 * (time.monotonic() - began))
-    return x + numbers_at(mailbox.answer, ctypes.c_float, x.numel()).view(x.shape)
+
+
+def _add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
+    _await(mailbox, counters)
+    return x + numbers_at(slot_of(mailbox) + mailbox.answer, ctypes.c_float, x.numel()).view(x.shape)
 
 
 def _untile(sources: Tensor, targets: Tensor, count: Tensor, layout: BlobLayout) -> None:

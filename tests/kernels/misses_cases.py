@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from strata.kernels.misses.untile import untile
 from strata.kernels.misses.uses import count_uses
 from strata.kernels.prefetch.ahead import Ahead
 from strata.kernels.rows import QuantizedRows, quantize_rows
+from strata.native.mailbox import DONE, MailboxLayout
 from tests.kernels.compilation import Case
 
 T = TypeVar("T", MissTable, Ahead)
@@ -52,39 +53,91 @@ def to(table: T, device: str) -> T:
     return replace(table, **{field.name: getattr(table, field.name).to(device, copy=True) for field in fields(table)})
 
 
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Slots of 0x77 bytes, and the number of the last request."""
+
+    memory: Tensor
+    number: Tensor
+    late: Tensor
+    layout: MailboxLayout
+
+    @classmethod
+    def make(
+        cls,
+        tokens: int,
+        top_k: int,
+        hidden: int,
+        device: torch.device,
+        number: int = 0,
+        depth: int = 1,
+        *,
+        pinned: bool = False,
+    ) -> Ring:
+        """``pinned``: in host memory that the device reads."""
+        layout = MailboxLayout(tokens, top_k, hidden, "float32", depth=depth)
+        where = torch.device("cpu") if pinned else device
+        memory = torch.full((layout.num_bytes,), 0x77, dtype=torch.uint8, device=where, pin_memory=pinned)
+        last = torch.tensor([number], dtype=torch.int32, device=device)
+        return cls(memory, last, torch.zeros_like(last), layout)
+
+    @property
+    def mailbox(self) -> Mailbox:
+        places = self.layout
+        return Mailbox(
+            number=self.number,
+            ring=self.memory.data_ptr(),
+            depth=places.depth,
+            stride=places.stride,
+            late=self.late.data_ptr(),
+            ids=places.ids_offset,
+            shares=places.weights_offset,
+            x=places.x_offset,
+            answer=places.y_offset,
+        )
+
+    def array(self, slot: int, offset: int, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        at = slot * self.layout.stride + offset
+        return self.memory[at : at + 4 * count].view(dtype)
+
+
 def call_share_out(
-    ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, layer: int
-) -> tuple[MissTable, Tensor, Tensor, Tensor, Tensor]:
-    """The table afterwards, and the mailbox: request, layer and tokens; ids; shares; x."""
-    device = ids.device
-    head = torch.full((4,), 77, dtype=torch.int32, device=device)
-    mail_ids, mail_shares = torch.full_like(ids, 77), torch.full_like(shares, torch.nan)
+    ids: Tensor,
+    shares: Tensor,
+    inner: QuantizedRows | Tensor,
+    table: MissTable,
+    layer: int,
+    number: int = 0,
+    depth: int = 1,
+) -> tuple[MissTable, Ring]:
+    """The table and the ring afterwards. ``number``: of the request before."""
     rows = inner.codes if isinstance(inner, QuantizedRows) else inner
-    x = torch.full(rows.shape, torch.nan, device=device)
-    mailbox = Mailbox(
-        head.data_ptr(), head.data_ptr() + 12, mail_ids.data_ptr(), mail_shares.data_ptr(), x.data_ptr(), 0
-    )
-    share_out(ids, shares, inner, table, mailbox, layer)
-    return table, head, mail_ids, mail_shares, x
+    ring = Ring.make(len(ids), ids.shape[1], rows.shape[1], ids.device, number, depth)
+    share_out(ids, shares, inner, table, ring.mailbox, layer)
+    return table, ring
 
 
 def call_add_answer(
-    x: Tensor, answer: Tensor, done: int, layer: int, delay: float = 0.0
+    x: Tensor, answer: Tensor, number: int = 1, depth: int = 1, delay: float = 0.0
 ) -> tuple[Tensor, Tensor, list[int], int]:
-    """x afterwards, whether the answer was late, the counters, and nanoseconds until all was done. ``delay``: seconds
-    that the answer takes."""
-    flag = torch.zeros(1, dtype=torch.int32, pin_memory=x.is_cuda)
-    late = torch.zeros(1, dtype=torch.int32, device=x.device)
+    """x afterwards, whether the answer was late, the counters, and nanoseconds until all was done. Every slot has
+    another request's answer. ``delay``: seconds that the right one takes."""
+    ring = Ring.make(len(x), 1, x.shape[1], x.device, number, depth, pinned=x.is_cuda)
+    for slot in range(depth):
+        mine = number % (1 << 32) % depth == slot
+        ring.array(slot, DONE, 1, torch.int32).fill_(number - 1)
+        ring.array(slot, ring.layout.y_offset, x.numel()).copy_(answer.flatten() if mine else -answer.flatten())
     counters = torch.zeros(len(Counter), dtype=torch.int64, device=x.device)
-    timer = threading.Timer(delay, flag.fill_, [done])
+    done = ring.array(number % (1 << 32) % depth, DONE, 1, torch.int32)
+    timer = threading.Timer(delay, done.fill_, [number])
     began = time.perf_counter_ns()
     timer.start()
     if delay == 0:
         timer.join()
-    add_answer(x, Mailbox(0, flag.data_ptr(), 0, 0, 0, answer.data_ptr()), layer, late.data_ptr(), counters)
+    add_answer(x, ring.mailbox, counters)
     counted = counters.tolist()  # waits for the device
     timer.join()
-    return x, late, counted, time.perf_counter_ns() - began
+    return x, ring.late, counted, time.perf_counter_ns() - began
 
 
 def call_count_uses(ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> Tensor:
@@ -119,7 +172,7 @@ def share_out_of_qwen3(tokens: int, layer: int = 5) -> None:
 
 
 def add_answer_of_qwen3(tokens: int, layer: int) -> None:
-    call_add_answer(torch.empty(tokens, 2048), torch.empty(tokens, 2048), 1, layer)
+    call_add_answer(torch.empty(tokens, 2048), torch.empty(tokens, 2048), layer)
 
 
 def _count_uses(tokens: int) -> None:

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from strata.kernels.misses import reference
+from strata.kernels.misses import reference, table
 from strata.kernels.misses.table import Counter, MissTable
 from strata.kernels.rows import QuantizedRows, dequantize_rows, quantize_rows
+from strata.native.mailbox import COMPUTE, DONE, REQUEST
 from tests.kernels.conftest import Machine
 from tests.kernels.misses_cases import call_add_answer, call_count_uses, call_share_out, make_table, to
 
@@ -62,13 +63,36 @@ def test_steps_in_turn(
         inner = quantize_rows(torch.randn(tokens, 64))
         cpu_ids = reference.share_out(ids, expected)
         on_device = (ids.to(machine.device), shares.to(machine.device), _move(inner, machine.device))
-        found, head, mail_ids, mail_shares, x = machine.call(call_share_out, *on_device, found, 6)
+        found, ring = machine.call(call_share_out, *on_device, found, 6)
         assert_same(found, expected)
         assert_sound(expected)
-        assert torch.equal(mail_ids.cpu(), cpu_ids)
-        assert torch.equal(mail_shares.cpu(), shares)
-        assert torch.allclose(x.cpu(), dequantize_rows(inner), rtol=1e-6)
-        assert head.tolist() == [7, 6, tokens, 0]
+        places = ring.layout
+        assert torch.equal(ring.array(0, places.ids_offset, ids.numel(), torch.int32).cpu().view_as(ids), cpu_ids)
+        assert torch.equal(ring.array(0, places.weights_offset, ids.numel()).cpu().view_as(shares), shares)
+        assert torch.allclose(
+            ring.array(0, places.x_offset, tokens * 64).cpu().view(tokens, 64), dequantize_rows(inner)
+        )
+        head = ring.array(0, REQUEST, 4, torch.int32).tolist()
+        assert head == [1, 6, tokens, COMPUTE]
+
+
+@pytest.mark.parametrize(
+    ("before", "depth", "slot"),
+    [
+        pytest.param(3, 3, 1, id="in turn"),
+        pytest.param(-2, 3, 0, id="the last number, 2^32 - 1"),
+        pytest.param(-1, 8, 0, id="0 comes after it"),
+    ],
+)
+def test_each_request_has_its_slot(machine: Machine, before: int, depth: int, slot: int) -> None:
+    ids, shares = choose(1, 2, 8, 0)
+    table = make_table(8, 2, [0] * 9, machine.device)
+    arguments = (ids.to(machine.device), shares.to(machine.device), torch.randn(1, 96, device=machine.device), table)
+    _, ring = machine.call(call_share_out, *arguments, 0, before, depth)
+    assert ring.number.tolist() == [before + 1]
+    assert ring.array(slot, REQUEST, 1, torch.int32).tolist() == [before + 1]
+    others = [ring.memory.view(depth, -1)[other] for other in range(depth) if other != slot]
+    assert all((other == 0x77).all() for other in others)
 
 
 def _move(inner: QuantizedRows, device: str) -> QuantizedRows:
@@ -80,8 +104,8 @@ def test_rows_in_bf16_are_posted_as_they_are(machine: Machine) -> None:
     inner = torch.randn(2, 96).bfloat16()
     table = make_table(8, 2, [0] * 9, machine.device)
     arguments = (ids.to(machine.device), shares.to(machine.device), inner.to(machine.device), table, 0)
-    _, _, _, _, x = machine.call(call_share_out, *arguments)
-    assert torch.equal(x.cpu(), inner.float())
+    _, ring = machine.call(call_share_out, *arguments)
+    assert torch.equal(ring.array(0, ring.layout.x_offset, 192).cpu().view(2, 96), inner.float())
 
 
 def test_what_a_step_needs_keeps_its_slot() -> None:
@@ -120,10 +144,14 @@ def test_adversarial_routing_never_breaks_the_table() -> None:
     assert int(table.counters[0]) == 64 * 4
 
 
-def test_the_answer_is_added(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("number", "depth"),
+    [pytest.param(5, 1, id="one slot"), pytest.param(7, 4, id="four"), pytest.param(-1, 3, id="last")],
+)
+def test_the_answer_is_added(machine: Machine, number: int, depth: int) -> None:
     x, answer = torch.randn(3, 700), torch.randn(3, 700)
     arguments = (x.to(machine.device, copy=True), answer.to(machine.device))
-    found, late, counters, _ = machine.call(call_add_answer, *arguments, 5, 4)
+    found, late, counters, _ = machine.call(call_add_answer, *arguments, number, depth)
     assert torch.equal(found.cpu(), x + answer)
     assert not late.any()
     assert counters == [0] * len(Counter), "it was there"
@@ -164,3 +192,7 @@ def test_uses_are_counted(machine: Machine, tokens: int, top_k: int, num_experts
     step = torch.zeros(len(Counter), dtype=torch.int64)
     reference.count_uses(ids, num_experts, num_resident, step)
     assert step.tolist() == [len(distinct), len(distinct & resident), len(distinct - resident), 0, 0, 0, 0, 0]
+
+
+def test_the_kernels_know_the_mailbox_of_the_threads() -> None:
+    assert (table.COMPUTE, table.DONE_OFFSET) == (COMPUTE, DONE)

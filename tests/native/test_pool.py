@@ -17,7 +17,7 @@ import torch
 from strata.errors import EngineError, HardwareError, OptionError
 from strata.native import cores, library
 from strata.native.layout import TileLayout
-from strata.native.mailbox import DONE, LAYER, REQUEST, TOKENS, MailboxLayout
+from strata.native.mailbox import COMPUTE, DONE, KIND, LAYER, REQUEST, ROUTE, TOKENS, MailboxLayout
 from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tuning import DISTANCES, tune_prefetch
 from tests.native.experts import Expert, aligned, expected
@@ -58,10 +58,10 @@ class Job:
     def word(self, offset: int) -> ctypes.c_uint32:
         return ctypes.c_uint32.from_address(self.address + offset)
 
-    def send(self, value: int, layer: int, tokens: int = 2) -> None:
+    def send(self, number: int, layer: int, tokens: int = 2, kind: int = COMPUTE) -> None:
         self.y.fill_(float("nan"))
-        self.word(LAYER).value, self.word(TOKENS).value = layer, tokens
-        self.word(REQUEST).value = value
+        self.word(LAYER).value, self.word(TOKENS).value, self.word(KIND).value = layer, tokens, kind
+        self.word(REQUEST).value = number
 
     def run(self, pool: ExpertPool, layer: int, tokens: int = 2) -> None:
         places = (self.x, self.ids, self.weights, self.y)
@@ -180,13 +180,13 @@ def test_requests_through_a_mailbox(pool: ExpertPool) -> None:
     layers, job = Layers(), Job()
     layers.give(pool)
     pool.attach(job.address, job.layout, job)
-    for value in range(1, 51):
+    for number in range(1, 51):
         pool.expect(1)
-        job.send(value, value % 2)
-        wait_for(lambda value=value: job.word(DONE).value == value)  # type: ignore[misc]
-        assert job.word(REQUEST).value == 0
-        assert_right(job, layers, value % 2)
+        job.send(number, number % 2)
+        wait_for(lambda number=number: job.word(DONE).value == number)  # type: ignore[misc]
+        assert_right(job, layers, number % 2)
     pool.check()
+    assert pool.work().jobs == 50
     job.run(pool, 0)  # calls go on between requests
     assert_right(job, layers, 0)
 
@@ -202,8 +202,8 @@ def test_jobs_through_a_mailbox_are_counted_with_their_time(pool: ExpertPool) ->
     pool.expect(3)
     wait_for(lambda: time.monotonic() > began + 0.05)  # the card is late
     first = time.monotonic()
-    for value in (1, 2, 9):  # the last one is refused: the table has no such layer
-        job.send(value, 1 if value < 9 else 5)
+    for value in (1, 2, 3):  # the last one is refused: the table has no such layer
+        job.send(value, 1 if value < 3 else 5)
         wait_for(lambda value=value: job.word(DONE).value == value)  # type: ignore[misc]
         if value == 2:
             work = pool.work()
@@ -217,24 +217,34 @@ def test_jobs_through_a_mailbox_are_counted_with_their_time(pool: ExpertPool) ->
     wait_for(lambda: time.monotonic() > began + 0.2)  # nothing is expected
     announced = time.monotonic()
     pool.expect(1)
-    job.send(1, 1)
-    wait_for(lambda: job.word(DONE).value == 1)
+    job.send(4, 1)
+    wait_for(lambda: job.word(DONE).value == 4)
     gained = pool.work().since(last)
     assert gained.jobs == 1
     assert gained.idle_seconds <= time.monotonic() - announced, "the pause before is nobody's wait"
 
 
-def test_a_request_that_cannot_be_answered_does_not_keep_the_gpu_waiting(pool: ExpertPool) -> None:
+@pytest.mark.parametrize(
+    ("layer", "kind", "words"),
+    [
+        pytest.param(5, COMPUTE, "a layer that the address table does not have", id="layer"),
+        pytest.param(0, 0, "neither to compute nor to route", id="nothing"),
+        pytest.param(0, ROUTE | COMPUTE, "to route without scores", id="no scores"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_does_not_keep_the_gpu_waiting(
+    pool: ExpertPool, layer: int, kind: int, words: str
+) -> None:
     layers, job = Layers(), Job()
     layers.give(pool)
     pool.attach(job.address, job.layout, job)
     pool.expect(2)
-    job.send(7, 5)
-    wait_for(lambda: job.word(DONE).value == 7)
-    job.send(8, 1)
-    wait_for(lambda: job.word(DONE).value == 8)
+    job.send(1, layer, kind=kind)
+    wait_for(lambda: job.word(DONE).value == 1)
+    job.send(2, 1)
+    wait_for(lambda: job.word(DONE).value == 2)
     assert_right(job, layers, 1)
-    with pytest.raises(EngineError, match="a layer that the address table does not have"):
+    with pytest.raises(EngineError, match=words):
         pool.check()  # still, although a later request was answered
     pool.check()
 
@@ -275,7 +285,7 @@ HANGING = """
     from pathlib import Path
     from strata.errors import EngineError
     from strata.native.layout import TileLayout
-    from strata.native.mailbox import DONE, LAYER, REQUEST, TOKENS, MailboxLayout
+    from strata.native.mailbox import COMPUTE, DONE, KIND, LAYER, REQUEST, ROUTE, TOKENS, MailboxLayout
     from strata.native.pool import ExpertPool, PoolOptions
 
     # A thread that gets the signal sleeps in its handler for ever.
@@ -317,8 +327,8 @@ ALL_HANG = """
             attempt(run)
         else:
             pool.expect(2)
-            for value in (5, 6):  # the second one after the failure
-                word(TOKENS).value, word(REQUEST).value = 1, value
+            for value in (1, 2):  # the second one after the failure
+                word(TOKENS).value, word(KIND).value, word(REQUEST).value = 1, COMPUTE, value
                 while word(DONE).value != value:
                     libc.usleep(1000)
             attempt(pool.check)

@@ -39,7 +39,7 @@ FULL_SPEC: dict[str, Any] = {
         "toolCallParser": "hermes",
         "reasoningParser": "think",
         "logLevel": "debug",
-        "pipelineDepth": 1,
+        "pipelineDepth": 4,
         "cpuExperts": "auto",
         "cpuRoutingThreads": 0,
         "prefetch": {"predictor": "history", "probability": "0.85"},

@@ -158,7 +158,7 @@ def test_group_size_is_that_of_the_formats() -> None:
 
 def test_defaults_that_are_told_are_the_engine_s() -> None:
     from strata.cli.serve_options import DEFAULT_STALL_SECONDS
-    from strata.config import CacheConfig, SchedulerConfig
+    from strata.config import CacheConfig, DeviceConfig, SchedulerConfig
     from strata.config.engine import CPU_STEP_TOKENS
     from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
 
@@ -171,6 +171,7 @@ def test_defaults_that_are_told_are_the_engine_s() -> None:
         ("maxWaiting", SchedulerConfig().max_waiting),
         ("decodeLatencyMs", int(1000 * (SchedulerConfig().decode_latency_seconds or 0))),
         ("blockSize", CacheConfig().block_size),
+        ("pipelineDepth", DeviceConfig().pipeline_depth),
         ("prefixCache", str(CacheConfig().prefix_cache).lower()),
         ("loadStallSeconds", int(DEFAULT_STALL_SECONDS)),
     ):

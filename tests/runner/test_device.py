@@ -112,6 +112,7 @@ def test_used_bytes_sees_tensors() -> None:
     [
         (DeviceConfig(num_threads=0), "num_threads is 0; 1 or more is needed"),
         (DeviceConfig(gpu_memory_utilization=0), "gpu_memory_utilization is 0; above 0 and at most 1"),
+        (DeviceConfig(pipeline_depth=65), "pipeline_depth is 65; 1 to 64 is needed"),
         (DeviceConfig(gpu_memory_utilization=1.1), "gpu_memory_utilization is 1.1"),
     ],
 )

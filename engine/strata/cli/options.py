@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from strata.cli.arguments import gibibytes, probability, whole
 from strata.config import DeviceConfig, EngineConfig
-from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS, HUGEPAGES, PREFETCH
+from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS, PREFETCH
 from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.errors import OptionError
 
@@ -131,6 +131,14 @@ def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None
         help="from which on --prefetch history fetches an expert: the sum of 0.85, 0.30 and 0.15 where the last step, "
         f"the one before and that before needed it (default: {DEFAULTS.device.prefetch_probability})",
     )
+    parser.add_argument(
+        "--pipeline-depth",
+        type=whole(PIPELINE_DEPTHS[0], PIPELINE_DEPTHS[-1]),
+        default=DEFAULTS.device.pipeline_depth,
+        metavar="N",
+        help="slots of the ring through which the GPU asks the CPU for experts: requests that may be under way at once "
+        f"(default: {DEFAULTS.device.pipeline_depth})",
+    )
 
 
 def device_config(arguments: argparse.Namespace) -> DeviceConfig:
@@ -143,4 +151,5 @@ def device_config(arguments: argparse.Namespace) -> DeviceConfig:
         hugepages=arguments.hugepages,
         prefetch=arguments.prefetch,
         prefetch_probability=arguments.prefetch_probability,
+        pipeline_depth=arguments.pipeline_depth,
     )

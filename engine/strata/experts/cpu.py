@@ -14,7 +14,7 @@ from strata.kernels.misses.table import Mailbox
 from strata.memory.host import PinnedMemory, check_room
 from strata.native.cores import cores_of_nodes
 from strata.native.layout import TileLayout
-from strata.native.mailbox import DONE, REQUEST, MailboxLayout
+from strata.native.mailbox import MailboxLayout
 from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
@@ -32,9 +32,17 @@ class CpuExperts:
     """
 
     def __init__(
-        self, layout: ExpertLayout, device: torch.device, *, top_k: int, max_tokens: int, hugepages: str = "off"
+        self,
+        layout: ExpertLayout,
+        device: torch.device,
+        *,
+        top_k: int,
+        max_tokens: int,
+        depth: int,
+        hugepages: str = "off",
     ) -> None:
-        """Raises HardwareError when host memory is too small, or the native library is not there."""
+        """``depth``: requests that may be under way together. Raises HardwareError when host memory is too small, or
+        the native library is not there."""
         self._layout = layout
         gate = layout.weights["gate_proj.weight"]
         intermediate, hidden = gate.shape
@@ -53,21 +61,20 @@ class CpuExperts:
             mine.copy_((slab.tensor.data_ptr() + size * torch.arange(mine.numel(), dtype=torch.int64)).view(mine.shape))
             self._slabs.append(slab)
         self._max_tokens, self._top_k = max_tokens, top_k
-        places = MailboxLayout(max_tokens, top_k, hidden, "float32")
-        self._places = places
+        places = self._places = MailboxLayout(max_tokens, top_k, hidden, "float32", depth=depth)
         self._mail = PinnedMemory(places.num_bytes + _ALIGNMENT, device)
-        self._mail.tensor.zero_()
-        begin = self._mail.tensor.data_ptr()
+        self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32).zero_()
         self.mailbox = Mailbox(
-            begin + REQUEST,
-            begin + DONE,
-            begin + places.ids_offset,
-            begin + places.weights_offset,
-            begin + places.x_offset,
-            begin + places.y_offset,
+            number=torch.zeros(1, dtype=torch.int32, device=device),
+            ring=self._mail.tensor.data_ptr(),
+            depth=depth,
+            stride=places.stride,
+            late=self._late.data_ptr(),
+            ids=places.ids_offset,
+            shares=places.weights_offset,
+            x=places.x_offset,
+            answer=places.y_offset,
         )
-        self.late = begin + places.num_bytes  # address of an int32: whether the card gave up
-        self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32)
         self._pool: ExpertPool | None = None
         self._before = CpuWork(0, 0.0, 0.0)
 

@@ -72,11 +72,12 @@ class Hybrid:
         way: str = "auto",
         hugepages: str = "off",
         probability: float = 1.0,
+        depth: int = 8,
     ) -> None:
         """``way``: experts that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or shared as
         ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto").
-        ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. Raises HardwareError when host memory is
-        too small."""
+        ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. ``depth``: requests to the CPU that may
+        be under way together. Raises HardwareError when host memory is too small."""
         assert kernels.misses is not None, "the caller asks before"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
@@ -84,7 +85,7 @@ class Hybrid:
         self._device = device
         self._top_k = top_k
         self._rows = {layer: row for row, layer in enumerate(layout.layers)}
-        self._cpu = CpuExperts(layout, device, top_k=top_k, max_tokens=MAX_TOKENS, hugepages=hugepages)
+        self._cpu = CpuExperts(layout, device, top_k=top_k, max_tokens=MAX_TOKENS, depth=depth, hugepages=hugepages)
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         num_slots = placement.num_resident // len(layout.layers)
         size = layout.blob_bytes
@@ -248,7 +249,7 @@ class Hybrid:
             if not _is_captured(self._device):
                 self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits
             self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
-        return self._misses.add_answer(in_slots(routed, x), mailbox, row, self._cpu.late, table.counters)
+        return self._misses.add_answer(in_slots(routed, x), mailbox, table.counters)
 
     @contextmanager
     def _trial(self, choices: Choices, tokens: int, num_layers: int) -> Iterator[Trial]:

@@ -104,12 +104,13 @@ def blob_tier(
     way: str = "auto",
     hugepages: str = "off",
     probability: float = 1.0,
+    depth: int = 8,
 ) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``, ``probability``:
-    see ``Hybrid``. ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small, or the
-    native library is not there."""
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``, ``probability``,
+    ``depth``: see ``Hybrid``. ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small,
+    or the native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
     if caches_experts(layout, kernels):
-        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability)
+        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability, depth)
     return Offloaded(layout, placement, kernels, device, hugepages)

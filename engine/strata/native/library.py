@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from strata.errors import HardwareError
 from strata.native.layout import FORMATS, TileLayout
 
 PATH = Path(__file__).parent / "libstrata.so"
-_INTERFACE = 6  # of src/api.cpp
+_INTERFACE = 7  # of src/api.cpp
 
 VARIANTS = ("scalar", "avx2", "avx512", "avx512_vnni")  # slowest first, in the order of the library's numbers
 GATINGS = ("silu", "clamped_swiglu")
@@ -50,6 +50,25 @@ class PoolArguments(ctypes.Structure):
     ]
 
 
+class RingArguments(ctypes.Structure):
+    """A mailbox's places, and how the pool routes what asks for it."""
+
+    _fields_ = [
+        ("depth", c_int64),
+        ("stride", c_int64),
+        ("x", c_int64),
+        ("ids", c_int64),
+        ("weights", c_int64),
+        ("scores", c_int64),
+        ("y", c_int64),
+        ("normalize", c_int32),
+        ("routing_threads", c_int32),
+        ("experts", c_int64),
+        ("resident", c_int64),
+        ("first", c_uint32),
+    ]
+
+
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_interface": (c_int32, ()),
     "strata_variants": (c_int32, ()),
@@ -70,7 +89,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_pool_set_table": (None, (c_void_p, c_void_p, c_int64, c_int64)),
     "strata_pool_set_prefetch": (None, (c_void_p, c_int64)),
     "strata_pool_run": (c_int32, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p)),
-    "strata_pool_attach": (None, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)),
+    "strata_pool_attach": (None, (c_void_p, c_void_p, POINTER(RingArguments))),
+    "strata_pool_take_fault": (c_int32, (c_void_p,)),
     "strata_pool_expect": (None, (c_void_p, c_int32)),
     "strata_pool_work": (None, (c_void_p, POINTER(c_int64))),
     "strata_pool_state": (c_int32, (c_void_p,)),

@@ -17,8 +17,17 @@ from types import TracebackType
 from strata.errors import EngineError, HardwareError, OptionError
 from strata.native.cores import MAX_NODES, physical_cores
 from strata.native.layout import TileLayout
-from strata.native.library import GATINGS, NUMBERS, VARIANTS, LayoutArguments, PoolArguments, load, variants
-from strata.native.mailbox import MailboxLayout, take_status
+from strata.native.library import (
+    GATINGS,
+    NUMBERS,
+    VARIANTS,
+    LayoutArguments,
+    PoolArguments,
+    RingArguments,
+    load,
+    variants,
+)
+from strata.native.mailbox import MailboxLayout
 
 ACTIVATIONS = ("int8", "int16")  # one int8 digit, or two
 
@@ -27,8 +36,9 @@ _FAULTS = {
     2: "more tokens than the pool was opened for, or none",
     3: "an expert that the address table does not have",
     4: "an expert that is not in host memory",
+    5: "neither to compute nor to route, or to route without scores",
 }
-_FAILED = 5
+_FAILED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,9 @@ class CpuWork:
 
     jobs: int  # a layer's experts each, or those of them that were left to the CPU; there may be none
     busy_seconds: float  # from a request's arrival to its answer
-    idle_seconds: float  # in which a request had been announced and no job ran
+    idle_seconds: float  # in which a request had been announced and none was in work
+    routed: int = 0  # tokens for which the threads chose experts
+    stale: int = 0  # requests that were dropped, or whose answer came when their sender had gone on
 
     def since(self, before: CpuWork) -> CpuWork:
         """What came after ``before``."""
@@ -69,7 +81,18 @@ class CpuWork:
             self.jobs - before.jobs,
             self.busy_seconds - before.busy_seconds,
             self.idle_seconds - before.idle_seconds,
+            self.routed - before.routed,
+            self.stale - before.stale,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How requests that ask for it find their experts: the largest scores and their softmax, see ``kernels.router``."""
+
+    normalize: bool
+    threads: int = 1  # that share a request's tokens, at most
+    resident: int = 0  # experts with a lower number are computed elsewhere
 
 
 class ExpertPool:
@@ -81,7 +104,7 @@ class ExpertPool:
     def __init__(self, layout: TileLayout, options: PoolOptions) -> None:
         self.layout, self.options = layout, options
         self._handle: int | None = None
-        self._mailbox: int | None = None
+        self._attached = False
         self._kept: list[object] = []  # what the threads read
         self._library = load()
         arguments = self._arguments()
@@ -145,15 +168,35 @@ class ExpertPool:
         """
         self._raise_for(self._library.strata_pool_run(self._handle, layer, tokens, x, ids, weights, y))
 
-    def attach(self, mailbox: int, layout: MailboxLayout, owner: object) -> None:
-        """Take requests from the mailbox at ``mailbox``, whose buffer is zero at first and kept alive by ``owner``."""
+    def attach(
+        self, mailbox: int, layout: MailboxLayout, owner: object, routing: Routing | None = None, first: int = 1
+    ) -> None:
+        """Take requests from the mailbox at ``mailbox``, kept alive by ``owner``; the first one has number ``first``.
+        ``routing``: None where no request asks for it."""
         options = self.options
-        wanted = MailboxLayout(options.max_tokens, options.top_k, self.layout.hidden, options.number)
+        wanted = MailboxLayout(
+            options.max_tokens, options.top_k, self.layout.hidden, options.number, layout.experts, layout.depth
+        )
         assert layout == wanted, f"the mailbox is {layout}, the pool needs {wanted}"
+        assert (routing is None) == (layout.experts == 0), "scores need a place where they are routed by"
+        routing = routing or Routing(normalize=True)
         self._kept.append(owner)
-        self._mailbox = mailbox
-        places = (layout.x_offset, layout.ids_offset, layout.weights_offset, layout.y_offset)
-        self._library.strata_pool_attach(self._handle, mailbox, *(mailbox + place for place in places))
+        self._attached = True
+        arguments = RingArguments(
+            depth=layout.depth,
+            stride=layout.stride,
+            x=layout.x_offset,
+            ids=layout.ids_offset,
+            weights=layout.weights_offset,
+            scores=layout.scores_offset,
+            y=layout.y_offset,
+            normalize=routing.normalize,
+            routing_threads=routing.threads,
+            experts=layout.experts,
+            resident=routing.resident,
+            first=first,
+        )
+        self._library.strata_pool_attach(self._handle, mailbox, ctypes.byref(arguments))
 
     def expect(self, requests: int) -> None:
         """Announce that this many requests will come through the mailbox: until then the threads do not sleep."""
@@ -161,17 +204,17 @@ class ExpertPool:
 
     def work(self) -> CpuWork:
         """All that was asked for through the mailbox so far. It costs nobody a wait."""
-        assert self._mailbox is not None, "a mailbox is attached before it is used"
-        figures = (ctypes.c_int64 * 3)()
+        assert self._attached, "a mailbox is attached before it is used"
+        figures = (ctypes.c_int64 * 5)()
         self._library.strata_pool_work(self._handle, figures)
-        jobs, busy, idle = figures
-        return CpuWork(jobs, busy / 1e9, idle / 1e9)
+        jobs, busy, idle, routed, stale = figures
+        return CpuWork(jobs, busy / 1e9, idle / 1e9, routed, stale)
 
     def check(self) -> None:
         """Raise EngineError if a request through the mailbox could not be answered."""
-        assert self._mailbox is not None, "a mailbox is attached before it is used"
-        status = take_status(self._mailbox)
-        self._raise_for(status or (_FAILED if self._library.strata_pool_state(self._handle) else 0))
+        assert self._attached, "a mailbox is attached before it is used"
+        fault = self._library.strata_pool_take_fault(self._handle)
+        self._raise_for(fault or (_FAILED if self._library.strata_pool_state(self._handle) else 0))
 
     def read(self, address: int, num_bytes: int) -> None:
         """Read memory with all threads and nothing else: what the kernels' speed is compared with."""

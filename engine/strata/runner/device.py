@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from strata.config import DeviceConfig
-from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES
+from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
@@ -50,6 +50,10 @@ def open_device(config: DeviceConfig) -> Device:
         raise OptionError(f"gpu_memory_utilization is {config.gpu_memory_utilization}; above 0 and at most 1 is needed")
     if config.num_threads is not None and config.num_threads < 1:
         raise OptionError(f"num_threads is {config.num_threads}; 1 or more is needed")
+    if config.pipeline_depth not in PIPELINE_DEPTHS:
+        raise OptionError(
+            f"pipeline_depth is {config.pipeline_depth}; {PIPELINE_DEPTHS[0]} to {PIPELINE_DEPTHS[-1]} is needed"
+        )
     torch.set_num_threads(config.num_threads or num_cpus())
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
         if config.hugepages != "off":

@@ -300,7 +300,8 @@ def _load_model(
         if layout is not None and placement is not None:
             top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
             way, pages, probability = config.expert_placement, config.hugepages, config.prefetch_probability
-            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages, probability)
+            depth = config.pipeline_depth
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages, probability, depth)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)

@@ -17,7 +17,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
 # engine's flag acts.
-NOT_SERVED = {"pipelineDepth": "1", "cpuRoutingThreads": "0"}
+NOT_SERVED = {"cpuRoutingThreads": "0"}
 _WHY_NOT = "this version does not act on it: the GPU itself reads the experts that are in host memory"
 
 
@@ -40,7 +40,7 @@ class Engine:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     log_level: str | None = None
-    pipeline_depth: int | None = None
+    pipeline_depth: int | None = None  # requests of the card to the CPU that may be under way together
     cpu_routing_threads: int | None = None
     prefetch: str | None = None  # who guesses which experts are fetched ahead
     prefetch_probability: str | None = None  # decimal, as text: from which on "history" fetches an expert ahead
@@ -71,7 +71,7 @@ class Engine:
             tool_call_parser=fields.choice_or_none("toolCallParser", TOOL_PARSERS),
             reasoning_parser=fields.choice_or_none("reasoningParser", REASONING_PARSERS),
             log_level=fields.choice_or_none("logLevel", LOG_LEVELS),
-            pipeline_depth=_served("pipelineDepth", fields.get("pipelineDepth", int)),
+            pipeline_depth=fields.get("pipelineDepth", int),
             cpu_routing_threads=_served("cpuRoutingThreads", fields.get("cpuRoutingThreads", int)),
             prefetch=prefetch.choice_or_none("predictor", PREDICTORS),
             prefetch_probability=prefetch.decimal("probability", 0.0, 1.0),

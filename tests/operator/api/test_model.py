@@ -112,7 +112,6 @@ def test_what_acts_in_part_only_is_told() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"engine": {"pipelineDepth": 8}}, "spec.engine.pipelineDepth is 8: this version does not act on it"),
         ({"engine": {"cpuRoutingThreads": 8}}, "spec.engine.cpuRoutingThreads is 8: .* Set 0, or leave it out"),
     ],
 )

@@ -261,8 +261,8 @@ def test_a_pod_template_is_merged_and_what_is_wrong_in_it_is_told(models: Models
 
 
 def test_what_does_not_act_yet_is_answered(models: Models, operator: OperatorProcess) -> None:
-    models.apply("ahead", engine={"pipelineDepth": 8})
-    assert "Set 1" in models.wait_for("ahead", "Accepted", "False", "NotServed")["message"]
+    models.apply("ahead", engine={"cpuRoutingThreads": 8})
+    assert "Set 0" in models.wait_for("ahead", "Accepted", "False", "NotServed")["message"]
     assert models.get("deployment", "ahead") is None
 
 

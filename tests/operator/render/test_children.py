@@ -87,7 +87,7 @@ def test_every_engine_field_becomes_its_flag() -> None:
         "--tool-call-parser=hermes",
         "--reasoning-parser=think",
         "--log-level=debug",
-        "--pipeline-depth=1",
+        "--pipeline-depth=4",
         "--cpu-routing-threads=0",
         "--prefetch=history",
         "--prefetch-probability=0.85",

@@ -12,6 +12,8 @@ from torch import Tensor
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.prefetch.ahead import Ahead
 
+COMPUTE, DONE_OFFSET = 1, 64  # of a request through the mailbox, as ``strata.native.mailbox`` has them
+
 
 class Counter(IntEnum):
     """Places in a layer's counters; ``strata.experts.counts.ExpertCounts`` says what each one counts."""
@@ -58,11 +60,16 @@ class MissTable:
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """Addresses in pinned host memory: of the request (uint32) and behind it layer and tokens, of the answer's number
-    (uint32); ids int32, shares float32 [tokens, top_k]; x float32 [tokens, hidden], and the answer like x."""
+    """The ring of ``strata.native.mailbox`` as the device sees it. number: int32 [1] on the device, the last request's
+    number (its bits). ring: address of the first of ``depth`` slots, ``stride`` bytes apart. late: address of an int32
+    that becomes 1 where an answer did not come in half a minute. Places in bytes within a slot: ids int32, shares
+    float32 [tokens, top_k]; x float32 [tokens, hidden], and the answer like x."""
 
-    request: int
-    done: int
+    number: Tensor
+    ring: int
+    depth: int
+    stride: int
+    late: int
     ids: int
     shares: int
     x: int
@@ -74,15 +81,15 @@ class MissSteps:
     """What a device does about misses. Each of it may be captured in a CUDA graph.
 
     inner(x [tokens, hidden]): x as ``Routed.inner`` has it. accepts(layout): whether experts like these may lie in host
-    memory as tiles. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, layer, late,
-    counters): see ``triton``. untile(sources, targets, count, layout): see ``untile``. guess_routed(ids, shares, table,
-    ahead), guess_recent(least, table, ahead) and admit(ids, table, ahead): see ``prefetch``.
+    memory as tiles. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, counters): see
+    ``triton``. untile(sources, targets, count, layout): see ``untile``. guess_routed(ids, shares, table, ahead),
+    guess_recent(least, table, ahead) and admit(ids, table, ahead): see ``prefetch``.
     """
 
     inner: Callable[[Tensor], Any]
     accepts: Callable[[BlobLayout], bool]
     share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox, int], None]
-    add_answer: Callable[[Tensor, Mailbox, int, int, Tensor], Tensor]
+    add_answer: Callable[[Tensor, Mailbox, Tensor], Tensor]
     untile: Callable[[Tensor, Tensor, Tensor, BlobLayout], None]
     guess_routed: Callable[[Tensor, Tensor, MissTable, Ahead], None]
     guess_recent: Callable[[int, MissTable, Ahead], None]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from strata.kernels import launch
 from strata.kernels.misses.reference import DECAY
-from strata.kernels.misses.table import Counter, Mailbox, MissTable
+from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, Counter, Mailbox, MissTable
 from strata.kernels.rows import QuantizedRows
 from strata.kernels.triton_functions import INTERPRETED, nanoseconds, overlap_launches
 
@@ -24,7 +24,7 @@ from strata.kernels.triton_functions import INTERPRETED, nanoseconds, overlap_la
 def share_out(
     ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, mailbox: Mailbox, layer: int
 ) -> None:
-    """As ``reference.share_out``, whose result goes into the mailbox as request ``layer`` + 1 with the tokens ``inner``
+    """As ``reference.share_out``, whose result goes into the mailbox as its next request, with the tokens ``inner``
     [tokens, hidden]. ids int32, shares float32 [tokens, top_k]."""
     tokens, top_k = ids.shape
     quantized = isinstance(inner, QuantizedRows)
@@ -47,8 +47,9 @@ def share_out(
         table.copy_targets,
         table.count,
         table.scratch,
-        mailbox.request,
-        mailbox.done,
+        mailbox.number,
+        mailbox.ring,
+        mailbox.stride,
         mailbox.ids,
         mailbox.shares,
         mailbox.x,
@@ -63,6 +64,8 @@ def share_out(
         P=max(triton.next_power_of_2(tokens * top_k), 2),
         E=triton.next_power_of_2(num_experts),
         S=max(triton.next_power_of_2(num_slots), 2),
+        DEPTH=mailbox.depth,
+        KIND=COMPUTE,
         num_warps=8,
         **launch.early(),
     )
@@ -86,8 +89,9 @@ def share_out_kernel(
     copy_targets_ptr,
     count_ptr,
     scratch_ptr,
-    request,
-    done,
+    number_ptr,
+    ring,
+    stride,
     mail_ids,
     mail_shares,
     mail_x,
@@ -102,10 +106,14 @@ def share_out_kernel(
     P: tl.constexpr,
     E: tl.constexpr,
     S: tl.constexpr,
+    DEPTH: tl.constexpr,
+    KIND: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    _post_tokens(rows_ptr, scales_ptr, mail_x, numbers, QUANTIZED)
+    number = tl.load(number_ptr) + 1
+    mail = slot_of(number, ring, stride, DEPTH)
+    post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
     pair = tl.arange(0, P)
     paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
@@ -159,20 +167,33 @@ def share_out_kernel(
 
     found = tl.load(addresses_ptr + ids, mask=paired, other=1) != 0
     shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
-    tl.store(mail_ids.to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
-    tl.store(mail_shares.to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
-    head = request.to(tl.pointer_type(tl.int32))
-    tl.store(head + 1, layer)
-    tl.store(head + 2, tokens)
-    # The last answer had the same number where one layer alone has experts.
-    tl.store(done.to(tl.pointer_type(tl.int32)), 0)
-    _make_visible_to_host(pair)
-    tl.debug_barrier()
-    tl.store(head, layer + 1)
+    tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
+    tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
+    tl.store(number_ptr, number)
+    send(mail, number, layer, tokens, KIND, pair)
 
 
 @triton.jit
-def _post_tokens(rows_ptr, scales_ptr, mail_x, numbers, QUANTIZED: tl.constexpr):
+def slot_of(number, ring, stride, DEPTH: tl.constexpr):
+    """Address of the slot for request ``number`` int32, whose bits are those of an unsigned one."""
+    return ring + (number.to(tl.uint32, bitcast=True) % DEPTH).to(tl.int64) * stride
+
+
+@triton.jit
+def send(mail, number, layer, tokens, kind, any_tensor):
+    """What this program has written into slot ``mail`` is request ``number``. ``any_tensor``: of all threads."""
+    head = mail.to(tl.pointer_type(tl.int32))
+    tl.store(head + 1, layer)
+    tl.store(head + 2, tokens)
+    tl.store(head + 3, kind)
+    make_visible_to_host(any_tensor)
+    tl.debug_barrier()
+    tl.store(head, number)
+
+
+@triton.jit
+def post_tokens(rows_ptr, scales_ptr, mail_x, numbers, QUANTIZED: tl.constexpr):
+    """``numbers`` of rows, quantised or not, to the address ``mail_x`` in float32."""
     BLOCK: tl.constexpr = 2048
     x = mail_x.to(tl.pointer_type(tl.float32))
     for begin in range(0, numbers, BLOCK):
@@ -192,7 +213,7 @@ def _rank(key, takes_part, number):
 
 
 @triton.jit
-def _make_visible_to_host(any_tensor):
+def make_visible_to_host(any_tensor):
     """Orders this thread's writes before its later ones, for the host as well."""
     if not INTERPRETED:
         tl.inline_asm_elementwise(
@@ -204,21 +225,21 @@ ANSWER_BLOCK = 1024  # numbers of the answer that a program adds
 MAX_LOOKS = tl.constexpr(20_000_000)  # for the answer; each reads host memory, which takes a microsecond and more
 
 
-def add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int, counters: Tensor) -> Tensor:
-    """x float32 [tokens, hidden] with the CPU's answer to request ``layer`` + 1 added, in place.
-
-    late: address of an int32 that becomes 1 where no answer came in half a minute; then nothing is added. counters:
-    the layer's, see ``MissTable``; the time that this waits is added.
-    """
+def add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
+    """x float32 [tokens, hidden] with the CPU's answer to the last request added, in place; nothing is added where it
+    is late. counters: the layer's, see ``MissTable``; the time that this waits is added."""
     grid = (triton.cdiv(x.numel(), ANSWER_BLOCK),)
     add_answer_kernel[grid](
         x,
-        mailbox.done,
+        mailbox.number,
+        mailbox.ring,
+        mailbox.stride,
         mailbox.answer,
-        late,
+        mailbox.late,
         counters,
-        layer,
         x.numel(),
+        DEPTH=mailbox.depth,
+        DONE=DONE_OFFSET,
         WAITED_NS=Counter.WAITED_NS.value,
         BLOCK=ANSWER_BLOCK,
         num_warps=4,
@@ -227,37 +248,48 @@ def add_answer(x: Tensor, mailbox: Mailbox, layer: int, late: int, counters: Ten
     return x
 
 
-@triton.jit(do_not_specialize=["layer", "numbers"])
+@triton.jit(do_not_specialize=["numbers"])
 def add_answer_kernel(
     x_ptr,
-    done,
+    number_ptr,
+    ring,
+    stride,
     answer,
     late,
     counters_ptr,
-    layer,
     numbers,
+    DEPTH: tl.constexpr,
+    DONE: tl.constexpr,
     WAITED_NS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    flag = done.to(tl.pointer_type(tl.int32))
+    number = tl.load(number_ptr)
+    mail = slot_of(number, ring, stride, DEPTH)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if answered(mail, number, DONE, late, counters_ptr + WAITED_NS, at):
+        inside = at < numbers
+        y = tl.load((mail + answer).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0, volatile=True)
+        tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
+
+
+@triton.jit
+def answered(mail, number, DONE: tl.constexpr, late, waited_ns, any_tensor):
+    """Waits for the answer to request ``number`` in slot ``mail``: whether it came. ``any_tensor``: of all threads."""
+    flag = (mail + DONE).to(tl.pointer_type(tl.int32))
     looks = 0
     waited = tl.full([], 0, tl.int64)
     seen = tl.load(flag, volatile=True)
-    if seen != layer + 1:  # where the answer is there, no clock is read
+    if seen != number:  # where the answer is there, no clock is read
         waited -= nanoseconds()
-        while (seen != layer + 1) & (looks < MAX_LOOKS):
+        while (seen != number) & (looks < MAX_LOOKS):
             seen = tl.load(flag, volatile=True)
             looks += 1
         waited += nanoseconds()
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    _make_visible_to_host(at)
-    if seen == layer + 1:
-        inside = at < numbers
-        y = tl.load(answer.to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0, volatile=True)
-        tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
-    else:
+    make_visible_to_host(any_tensor)
+    if seen != number:
         tl.store(late.to(tl.pointer_type(tl.int32)), 1)
     if (tl.program_id(0) == 0) & (looks > 0):
-        tl.atomic_add(counters_ptr + WAITED_NS, waited, sem="relaxed")
+        tl.atomic_add(waited_ns, waited, sem="relaxed")
+    return seen == number

@@ -29,6 +29,13 @@ struct PoolArguments {
   int64_t max_tokens, top_k, prefetch_bytes, timeout_ns, spin_ns;
 };
 
+struct RingArguments {
+  int64_t depth, stride, x, ids, weights, scores, y;
+  int32_t normalize, routing_threads;
+  int64_t experts, resident;
+  uint32_t first;
+};
+
 // A pool with the one kind of experts that it computes.
 struct Handle {
   Pool* pool;
@@ -71,7 +78,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 6; }
+EXPORT int32_t strata_interface() { return 7; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -152,24 +159,24 @@ EXPORT int32_t strata_pool_run(Handle* handle, int64_t layer, int64_t tokens, co
   return int32_t(handle->pool->run(*handle->experts, phases) == Wait::DONE ? Fault::NONE : Fault::FAILED);
 }
 
-EXPORT void strata_pool_attach(Handle* handle, void* header, const void* x, const int32_t* ids, const float* weights,
-                               float* y) {
-  auto* fields = static_cast<MailboxHeader*>(header);
-  handle->mailbox = std::make_unique<Mailbox>(*handle->experts, fields, Request{0, 0, x, ids, weights, y});
+EXPORT void strata_pool_attach(Handle* handle, uint8_t* ring, const RingArguments* given) {
+  const RingLayout layout{given->depth, given->stride, given->x, given->ids, given->weights, given->scores, given->y};
+  const RouteConfig route{size_t(given->experts), handle->experts->top_k(), given->normalize != 0};
+  const RoutingConfig routing{route, size_t(given->routing_threads), size_t(given->resident)};
+  handle->mailbox =
+      std::make_unique<Mailbox>(*handle->experts, *handle->kernels, ring, layout, routing, given->first);
 }
+
+// A Fault, once: why a request through the mailbox could not be answered.
+EXPORT int32_t strata_pool_take_fault(Handle* handle) { return int32_t(handle->mailbox->take_fault()); }
 
 EXPORT void strata_pool_expect(Handle* handle, int32_t requests) {
   if (!handle->pool->expects()) handle->mailbox->begin_to_wait();
   handle->pool->expect(handle->mailbox.get(), uint32_t(requests));
 }
 
-// Of the mailbox that was attached: jobs, and nanoseconds busy and idle.
-EXPORT void strata_pool_work(Handle* handle, int64_t work[3]) {
-  const MailboxWork done = handle->mailbox->work();
-  work[0] = done.jobs;
-  work[1] = done.busy;
-  work[2] = done.idle;
-}
+// Of the mailbox that was attached.
+EXPORT void strata_pool_work(Handle* handle, MailboxWork* work) { *work = handle->mailbox->work(); }
 
 // 0: works; 1: a job took too long; 2: a request that was expected did not come.
 EXPORT int32_t strata_pool_state(Handle* handle) {

@@ -41,7 +41,7 @@ struct Request {
   float* y;              // [tokens, hidden]
 };
 
-enum class Fault : int32_t { NONE, LAYER, TOKENS, EXPERT, ABSENT, FAILED };
+enum class Fault : int32_t { NONE, LAYER, TOKENS, EXPERT, ABSENT, KIND, FAILED };
 
 class Experts : public Work {
  public:
@@ -49,6 +49,10 @@ class Experts : public Work {
 
   // Host addresses [layers, experts] of the blobs, 0 where an expert is not in host memory. Stays the caller's.
   void set_table(const uint64_t* table, size_t layers, size_t experts);
+
+  size_t top_k() const { return config_.top_k; }
+  // Of a request, at most.
+  size_t max_pairs() const { return config_.max_tokens * config_.top_k; }
 
   // Between two jobs: how far ahead of the reads memory is asked for; see RowBlock.
   void set_prefetch(size_t bytes) { prefetch_ = bytes; }

@@ -43,6 +43,15 @@ struct Int4Parts {
 // Bytes that rounding a matrix of that many columns works in.
 constexpr size_t pack_workspace_bytes(size_t cols) { return ceil_div(cols, 16 * GROUP) * 16 * (GROUP + 5) * sizeof(float); }
 
+// How tokens find their experts. `normalize`: shares are of the chosen ones' sum, not of all experts'.
+struct RouteConfig {
+  size_t experts, top_k;
+  bool normalize;
+
+  // int32 that choosing for one token works in.
+  size_t workspace() const { return ceil_div(experts, 16) * 17; }
+};
+
 struct Kernels {
   const char* name;
   void (*multiply)(const RowBlock& block);
@@ -55,6 +64,8 @@ struct Kernels {
   // Rounds a matrix [rows, cols] of finite numbers; `workspace` is aligned to 64 bytes.
   void (*pack_int4)(const void* numbers, Number number, size_t rows, size_t cols, uint8_t* workspace,
                     const Int4Parts& parts);
+  // One token's experts [top_k], likeliest first, and its shares of them, by its scores [experts].
+  void (*route)(const float* scores, const RouteConfig& config, int32_t* workspace, int32_t* ids, float* shares);
 };
 
 enum Variant : int32_t { SCALAR, AVX2, AVX512, AVX512_VNNI, NUM_VARIANTS };

@@ -133,7 +133,7 @@ void Pool::begin(Work& work, const NodePhases& phases) {
   }
   done_.store(0, std::memory_order_relaxed);
   since_.store(now(), std::memory_order_relaxed);
-  active_.store(true, std::memory_order_relaxed);
+  job_.store(Job::RUNS, std::memory_order_relaxed);
   // A node without units keeps its ticket, of which nothing is left: so the job is not over before all are written.
   for (size_t n = 0; n < num_nodes_; ++n) {
     const uint32_t units = phases[n].units();
@@ -155,10 +155,18 @@ void Pool::complete() {
   Work& work = *work_;
   since_.store(now(), std::memory_order_relaxed);
   // A failure found meanwhile has told the waiters already.
-  if (!active_.exchange(false, std::memory_order_acq_rel)) return;
+  Job running = Job::RUNS;
+  if (!job_.compare_exchange_strong(running, Job::ENDS)) return;
   work.finish(false);
+  job_.store(Job::NONE, std::memory_order_release);  // only now may the next one begin
   completed_.fetch_add(1, std::memory_order_release);
   wake_all(completed_);
+}
+
+// Takes the job, if one runs, from its workers: whoever gets it tells its waiters.
+bool Pool::abandon() {
+  Job running = Job::RUNS;
+  return job_.compare_exchange_strong(running, Job::NONE);
 }
 
 Wait Pool::run(Work& work, const NodePhases& phases) {
@@ -179,14 +187,20 @@ void Pool::expect(Source* source, uint32_t count) {
 
 // Called by the first worker while it has nothing to do: whether a request has become a job.
 bool Pool::poll(Worker& me) {
-  if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || active_.load(std::memory_order_acquire)) return false;
+  if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || job_.load(std::memory_order_acquire) != Job::NONE) return false;
   Work* work;
   NodePhases phases;
   const Taken taken = source_.load(std::memory_order_acquire)->take(work, phases);
   if (taken == Taken::NOTHING) return false;
-  if (taken == Taken::JOB) begin(*work, phases);
-  expected_.fetch_sub(1, std::memory_order_acq_rel);  // only now: between the two the watchdog has a job to watch
-  return taken == Taken::JOB;
+  if (taken == Taken::OVER) {
+    since_.store(now(), std::memory_order_relaxed);
+  } else {
+    begin(*work, phases);
+    if (failed() && abandon()) work->finish(true);  // the watchdog looked for a job before there was one
+  }
+  // Only now: between the two the watchdog has a job to watch.
+  if (taken != Taken::PART) expected_.fetch_sub(1, std::memory_order_acq_rel);
+  return taken != Taken::OVER;
 }
 
 // Waits for work; false when the pool ends.
@@ -215,13 +229,13 @@ bool Pool::idle(Worker& me) {
 }
 
 void Pool::fail(bool active) {
-  failed_.store(true, std::memory_order_release);
+  failed_.store(true, std::memory_order_seq_cst);
   Source* source = source_.load(std::memory_order_acquire);
   // A request that lies there untaken is the workers' fault, not its sender's.
   const bool waiting = !active && source && source->refuse();
   overdue_ = active || waiting;
   expected_.store(0, std::memory_order_release);
-  if (active_.exchange(false, std::memory_order_acq_rel)) work_->finish(true);
+  if (abandon()) work_->finish(true);
   completed_.fetch_add(1, std::memory_order_release);
   wake_all(completed_);
 }
@@ -237,7 +251,7 @@ void Pool::watch() {
       if (source) source->refuse();
       continue;
     }
-    const bool active = active_.load(std::memory_order_acquire);
+    const bool active = job_.load(std::memory_order_acquire) != Job::NONE;
     if (!active && !expected_.load(std::memory_order_acquire)) continue;
     if (now() - since_.load(std::memory_order_relaxed) > timeout_) fail(active);
   }

@@ -45,16 +45,16 @@ struct Phases {
 };
 using NodePhases = std::array<Phases, MAX_NODES>;  // those that a pool has not have no units
 
-enum class Taken { NOTHING, JOB, REFUSED };
+enum class Taken { NOTHING, JOB, PART, OVER };
 
 // Where jobs come from that nobody calls in.
 class Source {
  public:
   virtual ~Source() = default;
-  // The next job and its phases, if it is there; REFUSED is one that came and is over already. Asked by one worker, never while a job
-  // runs.
+  // The next job and its phases, if it is there. PART: a job whose request needs another one. OVER: a request that came
+  // and needs none. Asked by one worker, never while a job runs or ends.
   virtual Taken take(Work*& work, NodePhases& phases) = 0;
-  // Answers a request that waits with a failure; whether there was one. For a pool that has failed.
+  // Answers the requests that wait with a failure; whether there were any. For a pool that has failed.
   virtual bool refuse() = 0;
 };
 
@@ -98,6 +98,8 @@ class Pool {
   }
 
  private:
+  enum class Job { NONE, RUNS, ENDS };
+
   // Between two offers of the core to others: there may be more workers than free cores, and who is waited for may be
   // one that has none.
   static constexpr uint32_t SPINS = 64;
@@ -124,6 +126,7 @@ class Pool {
   static uint32_t take(Node& node, uint32_t& first);
   void begin(Work& work, const NodePhases& phases);
   void complete();
+  bool abandon();
   bool idle(Worker& me);
   bool poll(Worker& me);
   void fail(bool active);
@@ -139,7 +142,7 @@ class Pool {
 
   Node nodes_[MAX_NODES];
   alignas(64) std::atomic<uint32_t> done_{0};  // units of this job, of all nodes
-  std::atomic<bool> active_{false};
+  std::atomic<Job> job_{Job::NONE};
   Work* work_ = nullptr;
   uint32_t units_ = 0;
   std::atomic<int64_t> since_{0};  // when the job began, or the last one ended
