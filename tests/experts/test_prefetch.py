@@ -43,7 +43,7 @@ def tiers() -> Iterator[list[Hybrid]]:
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
-@pytest.mark.parametrize("name", [*ARCHITECTURES, "one layer"])
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "a dense layer first", "one layer"])
 def test_the_numbers_stay(
     tmp_path: Path, name: str, predictor: str, tiers: list[Hybrid], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +52,8 @@ def test_the_numbers_stay(
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 2)
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 16)
     monkeypatch.setitem(ARCHITECTURES, "one layer", ONE_LAYER)
+    first_dense = ARCHITECTURES["a dense layer between"] | {"mlp_only_layers": [0]}
+    monkeypatch.setitem(ARCHITECTURES, "a dense layer first", first_dense)
     made = made_store(tmp_path, "int4", name)
     expected = load(made, BlobKernels(), monkeypatch)
     runner = load(made, CachedKernels(), monkeypatch, 2, "fetch", predictor, 0.15)
