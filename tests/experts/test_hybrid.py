@@ -171,6 +171,7 @@ def test_auto_keeps_what_decodes_fastest(
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     monkeypatch.setattr(Trial, "seconds", lambda self, missing, fetched: 1.0 - fetched / 10)
     decoded: list[tuple[int, ...]] = []
+    texts: list[list[int]] = []
     run, now = Runner.run, [0.0]
 
     def slow_fetches(self: Runner, batch: Batch, feed: torch.Tensor | None = None) -> StepResult:
@@ -178,6 +179,9 @@ def test_auto_keeps_what_decodes_fastest(
         assert tier is not None
         plan = tuple(tier._fetches.tolist())  # type: ignore[attr-defined]
         decoded.append(plan)
+        (sequence,) = batch.sequences
+        texts.extend([[]] if sequence.start == 0 else [])
+        texts[-1] += sequence.token_ids
         now[0] += 0.01 + 0.01 * any(plan)
         return run(self, batch, feed)
 
@@ -190,6 +194,8 @@ def test_auto_keeps_what_decodes_fastest(
         assert set(decoded) == {(0, 1, 2, 3, 4), (0, 0, 0, 0, 0)}
         assert tier._fetches.tolist() == [0] * 5
         assert "kept: cpu" in caplog.text
+        longest = max(texts, key=len)
+        assert all(text == longest[: len(text)] for text in texts), "every way decodes the same"
         assert tier.counts() == ExpertCounts()
     finally:
         tier.close()

@@ -7,13 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from strata.experts.base import SelfContained
 from strata.kernels.layer import ExpertsFn, RouteFn
 from strata.kernels.matrix import Activation
 from strata.runner import runner
 from strata.runner.runner import Runner
+from strata.runner.step import StepResult
 from strata.runner.ways import Way, all_ways
+from strata.scheduler.batch import Batch
 
 
 class FakeTier(SelfContained):
@@ -84,3 +87,26 @@ def test_the_way_that_is_kept_has_a_name(monkeypatch: pytest.MonkeyPatch, second
     mine: Any = SimpleNamespace(_graphs=None, max_model_len=8, check=lambda: None)
     Runner.choose_ways(mine, FakeTier(PLANS, ()), "off", lambda: None)
     assert mine.way == way
+
+
+def test_all_ways_decode_one_text_that_does_not_repeat_itself() -> None:
+    """The likeliest token is always the same here: with its experts in VRAM whoever fetches would look fast."""
+    tier, texts = FakeTier(PLANS, ()), list[list[int]]()
+
+    def run(batch: Batch) -> StepResult:
+        (sequence,) = batch.sequences
+        if sequence.start == 0:
+            texts.append([])
+        texts[-1] += sequence.token_ids
+        logits = torch.zeros(1, 50)
+        logits[0, 7], logits[0, 8] = 1.0, torch.nan
+        return StepResult(logits, torch.tensor([7]))
+
+    mine: Any = SimpleNamespace(_graphs=None, max_model_len=16, block_size=4, check=lambda: None, run=run)
+    Runner.choose_ways(mine, tier, "off", lambda: None)
+    longest = max(texts, key=len)
+    assert len(longest) == 16
+    assert len(set(longest)) > 8
+    assert len(texts) > 2
+    assert all(text == longest[: len(text)] for text in texts)
+    assert set(mine.way_seconds) == set(PLANS)

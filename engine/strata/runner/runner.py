@@ -221,12 +221,14 @@ class Runner:
             self._graphs = graphs.get(way.predictor)
             way.begin(tier)
 
-        text = [0]
+        text, generator = [0], torch.Generator().manual_seed(0)
 
         def decode(step: int) -> None:
-            best = self.run(decode_step(text[step], step, self.block_size)).best.tolist()  # waits for the device
+            result = self.run(decode_step(text[step], step, self.block_size))
             if step + 1 == len(text):
-                text.append(max(best[0], 0))  # -1: not finite
+                text.append(_draw(result.logits[0], generator))
+            else:
+                result.best.tolist()  # waits for the device
 
         begin(next(iter(ways.values())))
         starts = {name: partial(begin, way) for name, way in ways.items()}
@@ -251,6 +253,11 @@ class Runner:
         )
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
         return hidden, inputs.sampled, inputs.num_sampled
+
+
+def _draw(logits: Tensor, generator: torch.Generator) -> int:
+    """A token, as likely as the model finds it: the likeliest ones soon come again and again, with their experts."""
+    return int(torch.multinomial(logits.nan_to_num().softmax(-1).cpu(), 1, generator=generator))
 
 
 def saved_times() -> SavedTimes:
