@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,13 @@ from strata.experts.cpu import CpuExperts
 from strata.experts.hybrid import Hybrid
 from strata.experts.trial import Trial
 from strata.kernels.layer import Kernels
-from strata.memory.host import PinnedMemory
+from strata.memory.host import HEADROOM, PinnedMemory
 from strata.runner import runner as runner_module
 from strata.runner.contest import keep_fastest
 from strata.runner.runner import Runner
 from strata.runner.step import StepResult
 from strata.scheduler.batch import Batch
+from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
@@ -115,6 +117,87 @@ def test_experts_on_two_numa_nodes(tmp_path: Path, placement: str, monkeypatch: 
     finally:
         runner.model.tier.close()
     assert near == [*nodes, ()], "of each node's experts, and of the mailbox"
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Host memory has room for three experts of each layer; the others are in this directory."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(directory))
+    monkeypatch.setattr(cpu, "_fitting", lambda layout, size, least: max(least, 3))
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    yield directory
+    assert not list(directory.glob("tmp*")), "it has no name that could stay"
+
+
+@pytest.mark.parametrize(
+    ("placement", "num_slots"),
+    [
+        pytest.param("cpu", 1, id="the CPU computes all"),
+        pytest.param("fetch", 2, id="what the card can read is fetched"),
+        pytest.param("hybrid", 1, id="shared as a trial says"),
+        pytest.param("auto", 3, id="VRAM has all that host memory has"),
+    ],
+)
+def test_what_host_memory_has_no_room_for_is_on_disk(
+    tmp_path: Path,
+    on_disk: Path,
+    placement: str,
+    num_slots: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = made_store(tmp_path, "int4")
+    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
+    runner = load(store, CachedKernels(), monkeypatch, num_slots, placement)
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    try:
+        found = tiny.run_chunks(runner, TOKEN_IDS, 5, list(range(8)))
+        runner.check()
+        assert tiny.relative(found, expected) < 0.1
+        layout = store.manifest.contents.experts
+        stats = tier.stats(wait=True)
+        assert layout is not None
+        assert stats is not None
+        assert stats.num_host == 3 * len(layout.layers)
+        assert stats.cpu is not None
+        assert stats.cpu.jobs > 0
+        if placement == "fetch":
+            assert tier.counts().fetched > 0
+    finally:
+        tier.close()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    spilled = layout.num_blobs - stats.num_host
+    assert f"no room for {spilled} of {layout.num_blobs} experts" in warning
+    assert f"which are in {on_disk}: read at " in warning
+
+
+def test_prefill_brings_experts_from_disk(tmp_path: Path, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
+    store = made_store(tmp_path, "int4")
+    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 17, list(range(8)))
+    runner = load(store, CachedKernels(), monkeypatch, 1, "fetch")
+    assert isinstance(runner.model.tier, Hybrid)
+    try:
+        assert torch.equal(tiny.run_chunks(runner, TOKEN_IDS, 17, list(range(8))), expected)
+    finally:
+        runner.model.tier.close()
+
+
+@pytest.mark.parametrize(
+    ("room", "num_host"),
+    [
+        pytest.param(8 * 3, 8, id="all"),
+        pytest.param(8 * 3 - 1, 5, id="not all: a layer's worth is left to the page cache"),
+        pytest.param(8 + 3 * 4, 4, id="exactly so many"),
+        pytest.param(5, 2, id="no fewer than VRAM has slots"),
+    ],
+)
+def test_how_many_experts_host_memory_takes(room: int, num_host: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = ExpertLayout((0, 1, 2), 8, {}, 1)
+    monkeypatch.setattr(cpu, "available_memory", lambda: HEADROOM + 1000 * room)
+    assert cpu._fitting(layout, 1000, 2) == num_host
 
 
 @pytest.mark.parametrize(

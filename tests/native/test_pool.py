@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -20,6 +22,7 @@ from strata.native.layout import TileLayout
 from strata.native.mailbox import COMPUTE, DONE, KIND, LAYER, REQUEST, ROUTE, TOKENS, MailboxLayout
 from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tuning import DISTANCES, tune_prefetch
+from strata.store.pieces import cached_share
 from tests.native.experts import Expert, aligned, expected
 
 LAYOUT = TileLayout("int4", 64, 64)
@@ -127,6 +130,36 @@ def test_nodes_add_up_their_experts(nodes: tuple[int, ...]) -> None:
                 assert_right(job, layers, i % 2)
             else:
                 assert not job.y.any()
+
+
+def test_experts_of_a_file_are_read_ahead_together(tmp_path: Path) -> None:
+    layout = TileLayout("int4", 512, 1024)
+    expert = Expert.random(layout, seed=1)
+    path = tmp_path / "tiles"
+    path.write_bytes(expert.tiles().numpy().tobytes())
+    job = Job(tokens=1, top_k=1, hidden=512)
+    job.ids.fill_(0)
+    faults = []
+    for is_told in (False, True):
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if cached_share(file.fileno()):
+                pytest.skip("this file system's files are memory")
+            mapped = mmap.mmap(file.fileno(), layout.num_bytes)
+        tiles = torch.frombuffer(mapped, dtype=torch.uint8)
+        table = torch.tensor([[tiles.data_ptr()]])
+        with ExpertPool(layout, pool_options(top_k=1, max_tokens=1)) as pool:
+            pool.set_table(table.data_ptr(), 1, 1, (table, tiles))
+            if is_told:
+                pool.set_mapped(tiles.data_ptr(), len(tiles))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+            job.run(pool, 0, 1)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before)
+        mapped.madvise(mmap.MADV_DONTNEED)  # or the page cache keeps it
+        wanted = expected({0: expert}, job.x, job.ids, job.weights)
+        assert (job.y.double() - wanted).norm() < 3e-4 * wanted.norm()
+    assert faults[0] > faults[1], "pages that a thread had to wait for, one after another"
 
 
 def test_all_nodes_read_together() -> None:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import logging
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from strata.errors import EngineError
+from strata.experts.spill import Spill
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Mailbox
-from strata.memory.host import PinnedMemory, check_room
+from strata.memory.host import HEADROOM, PinnedMemory, check_room
 from strata.native.cores import cores_of_nodes
 from strata.native.layout import TileLayout
 from strata.native.mailbox import MailboxLayout
 from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
+from strata.plan.hardware import available_memory
+from strata.plan.units import format_bytes
+from strata.store.directories import default_cache_dir
 from strata.store.layout import ExpertLayout
+
+logger = logging.getLogger(__name__)
 
 _ALIGNMENT = 128  # bytes: a cache line of a GPU
 _KEPT_CORES = 2  # for the engine's own thread and the server
@@ -28,7 +35,8 @@ class CpuExperts:
     """Every expert of a store as tiles, and a mailbox through which the card asks for some of them.
 
     Where this process has cores of several NUMA nodes, the experts lie in the memory of all of them, and each node's
-    cores compute those that are near.
+    cores compute those that are near. Of each layer the first ``num_host`` experts are in pinned memory; what that has
+    no room for lies on disk, and the CPU alone computes it.
     """
 
     def __init__(
@@ -40,9 +48,11 @@ class CpuExperts:
         max_tokens: int,
         depth: int,
         hugepages: str = "off",
+        min_host: int,
     ) -> None:
-        """``depth``: requests that may be under way together. Raises HardwareError when host memory is too small, or
-        the native library is not there."""
+        """``depth``: requests that may be under way together. ``min_host``: of each layer's experts, those that must be
+        in pinned memory. Raises HardwareError when host memory is too small for these, or the native library is not
+        there, StorageError when the disk is too small for the others."""
         self._layout = layout
         gate = layout.weights["gate_proj.weight"]
         intermediate, hidden = gate.shape
@@ -51,15 +61,24 @@ class CpuExperts:
         size = self.stride = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT  # bytes from expert to expert
         self._cores = cores_of_nodes(_KEPT_CORES)
         nodes, layers = len(self._cores), len(layout.layers)
+        self.num_host = layout.num_experts
         if hugepages == "off":
-            check_room(layout.num_blobs * size)
+            self.num_host = _fitting(layout, size, min_host)
+            check_room(layers * self.num_host * size)
         self._table = torch.empty(layers, layout.num_experts, dtype=torch.int64)
         self._slabs: list[PinnedMemory] = []
         for node, cores in enumerate(self._cores):
-            mine = self._table[:, node::nodes]  # as the pool wants them to be spread
+            mine = self._table[:, node : self.num_host : nodes]  # as the pool wants them to be spread
             slab = PinnedMemory(mine.numel() * size, device, hugepages, near=cores if nodes > 1 else ())
-            mine.copy_((slab.tensor.data_ptr() + size * torch.arange(mine.numel(), dtype=torch.int64)).view(mine.shape))
+            mine.copy_(_row_of(slab.tensor, size, mine.numel()).view(mine.shape))
             self._slabs.append(slab)
+        self._spill: Spill | None = None
+        if self.num_host < layout.num_experts:
+            others = self._table[:, self.num_host :]
+            self._spill = Spill(others.numel() * size, default_cache_dir())
+            others.copy_(_row_of(self._spill.tensor, size, others.numel()).view(others.shape))
+        # int64 [layers, experts], where those begin that the card can read; 0 for the others.
+        self.sources = torch.where(torch.arange(layout.num_experts) < self.num_host, self._table, 0)
         self._max_tokens, self._top_k = max_tokens, top_k
         places = self._places = MailboxLayout(max_tokens, top_k, hidden, "float32", depth=depth)
         self._mail = PinnedMemory(places.num_bytes + _ALIGNMENT, device)
@@ -96,14 +115,15 @@ class CpuExperts:
         return len(self._opened.options.cores)
 
     def tiles(self, row: int) -> Iterator[tuple[slice, Tensor]]:
-        """A layer's experts as they lie: of each NUMA node which ones, and uint8 [experts, stride]."""
+        """A layer's experts as they lie: of each NUMA node and of the disk which ones, and uint8 [experts, stride]."""
         nodes, layers = len(self._slabs), len(self._table)
         for node, slab in enumerate(self._slabs):
-            yield slice(node, None, nodes), slab.tensor.view(layers, -1, self.stride)[row]
-
-    def addresses(self, row: int) -> Tensor:
-        """int64 [experts], where a layer's experts begin."""
-        return self._table[row]
+            count = len(range(node, self.num_host, nodes))
+            yield slice(node, self.num_host, nodes), slab.tensor.view(layers, count, self.stride)[row]
+        if self._spill is not None:
+            spilled = self._spill.tensor.view(layers, -1, self.stride)[row]
+            self._spill.read_ahead(row * spilled.numel(), spilled.numel())
+            yield slice(self.num_host, None), spilled
 
     def open(self, activation: Activation) -> None:
         """Start the threads, once."""
@@ -123,11 +143,31 @@ class CpuExperts:
         atexit.register(self.close)  # keeps what the threads read for as long as there are any
         layers, experts = self._table.shape
         self._pool.set_table(self._table.data_ptr(), layers, experts, self)
+        if self._spill is not None:
+            self._pool.set_mapped(self._spill.tensor.data_ptr(), len(self._spill.tensor))
         self._pool.attach(self._mail.tensor.data_ptr(), self._places, self)
 
     def tune(self) -> None:
         """Measure how the threads best read this machine's memory, once all experts are there."""
-        tune_prefetch(self._opened, self._table.tolist())
+        tune_prefetch(self._opened, self.sources.tolist())
+        if self._spill is not None:
+            self._warn(self._spill)
+
+    def _warn(self, spill: Spill) -> None:
+        rate, (layers, experts) = spill.settle(), self._table.shape
+        num_spilled = experts - self.num_host
+        token = self._top_k * layers * self._tiles.num_bytes * num_spilled / experts
+        logger.warning(
+            "host memory has no room for %d of %d experts, %s, which are in %s: read at %.1f GB/s, what a token takes "
+            "of them bounds it to %.1f tok/s where neither VRAM nor page cache has it. Raise the memory, or the "
+            "container's limit, by as much; `strata plan --ram-gib` tells of other sizes",
+            layers * num_spilled,
+            layers * experts,
+            format_bytes(len(spill.tensor), round_up=True),
+            spill.directory,
+            rate / 1e9,
+            rate / token,
+        )
 
     def expect(self, requests: int) -> None:
         """So many requests will come; the threads stay awake for them."""
@@ -157,3 +197,16 @@ class CpuExperts:
     def _opened(self) -> ExpertPool:
         assert self._pool is not None, "layers are made before they run"
         return self._pool
+
+
+def _fitting(layout: ExpertLayout, size: int, least: int) -> int:
+    """Of each layer's experts, those for which pinned memory has room, ``least`` at least. Where that is not all, as
+    much as a layer takes is left to the page cache, through which the others come."""
+    left, layers = available_memory() - HEADROOM, len(layout.layers)
+    if left >= layout.num_blobs * size:
+        return layout.num_experts
+    return max(least, (left - layout.num_experts * size) // (layers * size))
+
+
+def _row_of(memory: Tensor, size: int, count: int) -> Tensor:
+    return memory.data_ptr() + size * torch.arange(count, dtype=torch.int64)

@@ -1,10 +1,11 @@
-"""All routed experts in pinned host memory, some of them in VRAM as well, and two ways to the others.
+"""All routed experts in host memory, some of them in VRAM as well, and two ways to the others.
 
 Host memory has the experts as tiles, in the order in which the CPU's kernels read them; a slot of VRAM has one as the
 store's blob. In a step of few tokens the card finds out layer by layer which experts it has not, fetches some of them
 into slots over PCIe and leaves the others to the CPU, which computes them meanwhile: both ways together move more than
 either. Prefill, which takes nearly all experts, brings a whole layer's missing ones into a buffer while the layer
-before it computes.
+before it computes. What pinned memory has no room for lies on disk: the card never fetches it in a step of few tokens,
+the CPU computes it, for a prompt it comes through the page cache.
 """
 
 from __future__ import annotations
@@ -85,9 +86,17 @@ class Hybrid:
         self._device = device
         self._top_k = top_k
         self._rows = {layer: row for row, layer in enumerate(layout.layers)}
-        self._cpu = CpuExperts(layout, device, top_k=top_k, max_tokens=MAX_TOKENS, depth=depth, hugepages=hugepages)
-        self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         num_slots = placement.num_resident // len(layout.layers)
+        self._cpu = CpuExperts(
+            layout,
+            device,
+            top_k=top_k,
+            max_tokens=MAX_TOKENS,
+            depth=depth,
+            hugepages=hugepages,
+            min_host=num_slots,
+        )
+        self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         size = layout.blob_bytes
         of_layers = len(layout.layers) * num_slots * size
         slab = aligned(of_layers + MAX_AHEAD * size, BLOB_ALIGNMENT, device)
@@ -117,7 +126,11 @@ class Hybrid:
         self._cpu.tune()
         if self._way in ("fetch", "cpu"):
             return
-        choices = Choices(self._top_k, self._slots.shape[1], self._store_layout.num_experts)
+        num_experts = self._store_layout.num_experts
+        choices = Choices(self._top_k, self._slots.shape[1], self._cpu.num_host)
+        if not choices.missing:  # the others are on disk
+            self._set_fetches(plain_fetches("fetch", num_experts))
+            return
         facts, many = self.facts(), choices.missing_of(MAX_TOKENS)
         known = {} if anew else saved.read(facts)
         with self._trial(choices, 1, _TRIAL_LAYERS) as trial:
@@ -132,7 +145,7 @@ class Hybrid:
         merged = {missing: {**known.get(missing, {}), **times.get(missing, {})} for missing in {*known, *times}}
         if merged != known:
             saved.write(facts, merged)
-        fetches = best_fetches(times, self._way, choices.num_experts)
+        fetches = best_fetches(times, self._way, num_experts)
         logger.info(
             "%s%s", describe(times, fetches, self._top_k), "" if merged != known else ", as an earlier start found"
         )
@@ -143,7 +156,7 @@ class Hybrid:
 
     def fetch_seconds(self) -> float:
         """That one expert takes over PCIe, a whole layer at a time, while nothing else goes on."""
-        num_experts = self._store_layout.num_experts
+        num_experts = self._cpu.num_host
         count = torch.tensor([num_experts], dtype=torch.int32, device=self._device)
         took = []
         for _ in range(3):
@@ -204,7 +217,7 @@ class Hybrid:
         return ExpertStats(
             layers,
             num_vram=self._slots.shape[0] * self._slots.shape[1],
-            num_host=self._store_layout.num_blobs,
+            num_host=len(self._tables) * self._cpu.num_host,
             expert_bytes=self._cpu.expert_bytes,
             cpu=self._cpu.work(),
             policy=Policy(self._fetched_of, self._prefetch.predictor),
@@ -276,7 +289,7 @@ class Hybrid:
             self._wait()
             self._cpu.check()
 
-        yield Trial(run_all, choices, ids, self.registry.table[: len(tables)], self._fetches)
+        yield Trial(run_all, choices, ids, self.registry.table[: len(tables), : self._cpu.num_host], self._fetches)
         for table in tables:
             self._reset(table)
 
@@ -293,7 +306,7 @@ class Hybrid:
         device = self._device
         table = MissTable(
             addresses=self.registry.of_layer(layer),
-            sources=self._cpu.addresses(row).to(device),
+            sources=self._cpu.sources[row].to(device),
             heat=torch.zeros(num_experts, device=device),
             slots=_addresses(self._slots[row].data_ptr(), num_slots, self._layout.num_bytes).to(device),
             owners=torch.arange(num_slots, dtype=torch.int32, device=device),

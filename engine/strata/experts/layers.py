@@ -2,7 +2,8 @@
 while the layer before computes.
 
 Where VRAM has a part of them, a kernel reads the others from host memory. Where it has next to none, the copy engine
-brings all, a piece at a time, which a kernel then puts in order: it moves more over PCIe than a kernel reads.
+brings all, a piece at a time, which a kernel then puts in order: it moves more over PCIe than a kernel reads. So it
+does where some are on disk, which a kernel cannot read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class LayerBuffers:
         self.places = places.view(2, num_experts).to(device)
         self.addresses = [torch.empty_like(table.addresses) for table in tables]
         self._piece: Tensor | None = None
-        if copies_whole_layers(num_slots, num_experts):
+        if cpu.num_host < num_experts or copies_whole_layers(num_slots, num_experts):
             self._piece = aligned(PIECE * cpu.stride, BLOB_ALIGNMENT, device).view(PIECE, cpu.stride)
             lie = self._piece.data_ptr() + cpu.stride * torch.arange(PIECE, dtype=torch.int64)
             self._lie = lie.to(device)

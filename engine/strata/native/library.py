@@ -12,7 +12,7 @@ from strata.errors import HardwareError
 from strata.native.layout import FORMATS, TileLayout
 
 PATH = Path(__file__).parent / "libstrata.so"
-_INTERFACE = 7  # of src/api.cpp
+_INTERFACE = 8  # of src/api.cpp
 
 VARIANTS = ("scalar", "avx2", "avx512", "avx512_vnni")  # slowest first, in the order of the library's numbers
 GATINGS = ("silu", "clamped_swiglu")
@@ -87,6 +87,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "strata_pool_close": (c_int32, (c_void_p,)),
     "strata_pool_set_table": (None, (c_void_p, c_void_p, c_int64, c_int64)),
+    "strata_pool_set_mapped": (None, (c_void_p, c_void_p, c_int64)),
     "strata_pool_set_prefetch": (None, (c_void_p, c_int64)),
     "strata_pool_run": (c_int32, (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p)),
     "strata_pool_attach": (None, (c_void_p, c_void_p, POINTER(RingArguments))),

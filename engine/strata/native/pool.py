@@ -156,6 +156,10 @@ class ExpertPool:
         self._kept.append(owner)
         self._library.strata_pool_set_table(self._handle, address, layers, experts)
 
+    def set_mapped(self, address: int, num_bytes: int) -> None:
+        """Say which memory is a file's: experts that a job needs of it are read ahead together, as the job begins."""
+        self._library.strata_pool_set_mapped(self._handle, address, num_bytes)
+
     def set_prefetch(self, num_bytes: int) -> None:
         """Change ``prefetch_bytes`` between two jobs."""
         self._library.strata_pool_set_prefetch(self._handle, num_bytes)

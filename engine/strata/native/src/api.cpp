@@ -78,7 +78,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 7; }
+EXPORT int32_t strata_interface() { return 8; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -145,6 +145,10 @@ EXPORT int32_t strata_pool_close(Handle* handle) {
 
 EXPORT void strata_pool_set_table(Handle* handle, const uint64_t* table, int64_t layers, int64_t experts) {
   handle->experts->set_table(table, size_t(layers), size_t(experts));
+}
+
+EXPORT void strata_pool_set_mapped(Handle* handle, const uint8_t* begin, int64_t bytes) {
+  handle->experts->set_mapped(begin, size_t(bytes));
 }
 
 EXPORT void strata_pool_set_prefetch(Handle* handle, int64_t bytes) { handle->experts->set_prefetch(size_t(bytes)); }

@@ -1,5 +1,7 @@
 #include "experts.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -75,6 +77,7 @@ Fault Experts::prepare(const Request& request, NodePhases& phases) {
     Chosen& chosen = chosen_[c];
     uint32_t& place = place_[ids_[c]];
     chosen.blob = reinterpret_cast<const uint8_t*>(blobs[ids_[c]]);
+    if (blobs[ids_[c]] - mapped_ < mapped_bytes_) read_ahead(blobs[ids_[c]]);
     chosen.first = first;
     chosen.count = 0;
     chosen.left.store(uint32_t(config_.layout.gate_blocks()), std::memory_order_relaxed);
@@ -104,6 +107,12 @@ Fault Experts::prepare(const Request& request, NodePhases& phases) {
   }
   for (size_t b = 0; nodes > 1 && b < config_.layout.down_blocks(); ++b) left_[b].store(sharing, std::memory_order_relaxed);
   return Fault::NONE;
+}
+
+void Experts::read_ahead(uintptr_t blob) const {
+  constexpr uintptr_t PAGE = 4096;
+  const uintptr_t start = blob / PAGE * PAGE;
+  madvise(reinterpret_cast<void*>(start), blob + config_.layout.num_bytes() - start, MADV_WILLNEED);
 }
 
 void Experts::run(size_t node, uint32_t first, uint32_t count) {

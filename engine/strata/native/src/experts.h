@@ -57,6 +57,12 @@ class Experts : public Work {
   // Between two jobs: how far ahead of the reads memory is asked for; see RowBlock.
   void set_prefetch(size_t bytes) { prefetch_ = bytes; }
 
+  // Experts whose blobs lie in these bytes are mapped from a file: all that a request needs are read ahead at once.
+  void set_mapped(const uint8_t* begin, size_t bytes) {
+    mapped_ = reinterpret_cast<uintptr_t>(begin);
+    mapped_bytes_ = bytes;
+  }
+
   // Orders a request's tokens by experts, and tells its phases.
   Fault prepare(const Request& request, NodePhases& phases);
 
@@ -81,6 +87,7 @@ class Experts : public Work {
   };
 
   void run_token(size_t token);
+  void read_ahead(uintptr_t blob) const;
   const uint8_t* start_of(size_t node, size_t unit) const;
   void run_hidden(Chosen& chosen, size_t block, const uint8_t* next);
   void run_output(size_t node, size_t block, const uint8_t* next);
@@ -105,6 +112,8 @@ class Experts : public Work {
   const size_t token_bytes_, rounded_bytes_, product_floats_;
 
   size_t prefetch_;
+  uintptr_t mapped_ = 0;
+  size_t mapped_bytes_ = 0;
   const uint64_t* table_ = nullptr;
   size_t layers_ = 0, experts_ = 0;
 
