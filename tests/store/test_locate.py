@@ -16,6 +16,7 @@ from strata.config.model_name import BuiltinName
 from strata.errors import CheckpointError, OptionError, StorageError
 from strata.store.convert import convert
 from strata.store.directories import default_cache_dir
+from strata.store.lease import Lease
 from strata.store.locate import resolve
 from strata.store.reader import Store
 from strata.store.sources.builtin import BUILTINS, builtin_path
@@ -216,6 +217,45 @@ def test_a_store_of_somebody_s_own_is_neither_marked_nor_removed(
     monkeypatch.setenv("STRATA_CACHE_KEEP_DAYS", "7")
     assert resolve(str(path), "bf16", tmp_path / "cache") == path
     assert (path / "config.json").stat().st_mtime == before
+
+
+def download(hub: Path, name: str, *, days: float, read: float | None = None) -> Path:
+    """A model as the Hub's client keeps it, downloaded so long ago, and last read so long ago."""
+    folder = hub / f"models--{name}"
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "blobs" / "abc").write_bytes(b"weights")
+    (folder / "snapshots" / "commit").mkdir(parents=True)
+    (folder / "snapshots" / "commit" / "model.safetensors").symlink_to("../../blobs/abc")
+    now = time.time()
+    for path in (*folder.rglob("*"), folder):
+        last = now - 86_400 * (days if read is None else read)
+        os.utime(path, (last, now - 86_400 * days), follow_symlinks=False)
+    return folder
+
+
+def test_downloads_from_the_hub_that_nobody_reads_leave_a_cache_of_strata_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, others = tmp_path / "strata" / "hub", tmp_path / "huggingface"
+    old = download(own, "a--old", days=8)
+    loading = download(own, "a--loading", days=8)
+    (loading / "blobs" / "def.incomplete").write_bytes(b"")
+    served = download(own, "a--served", days=8)
+    (served / "snapshots" / "commit" / "config.json").write_text("{}")
+    for path in (*served.rglob("*"), served):
+        os.utime(path, (time.time() - 8 * 86_400,) * 2, follow_symlinks=False)
+    lease = Lease(served / "snapshots" / "commit")  # a repository that holds a store
+    kept = [served, loading, download(own, "a--read", days=8, read=2), download(own, "a--new", days=1)]
+    (own / ".models--a--half.removed").mkdir()
+    foreign = download(others, "a--old", days=8)
+    monkeypatch.setenv("STRATA_CACHE_KEEP_DAYS", "7")
+    for hub in (others, own):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+        resolve(str(write_hf(tmp_path / f"m-{hub.name}")), "bf16", tmp_path / "strata" / "stores")
+    assert foreign.exists(), "other programs keep theirs there"
+    assert not old.exists()
+    assert sorted(own.iterdir()) == sorted(kept)
+    del lease
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "7d", "1.5", "99999999", "٣"])

@@ -27,6 +27,18 @@ class Lease:
             os.close(self._descriptor)
 
 
+def is_open(path: Path) -> bool:
+    """Whether a process has a lease on the store. Raises OSError where it cannot be asked."""
+    descriptor = os.open(path / "config.json", os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def remove(path: Path) -> bool:
     """Remove a store, unless a process has it open: then False. Raises OSError where it cannot be written."""
     gone = path.with_name(f".{path.name}{REMOVED}")

@@ -74,7 +74,10 @@ class Survey:
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
             while True:
-                await self.turn(session)
+                try:
+                    await self.turn(session)
+                except Exception:  # a defect in the reading of one answer must not end the survey in silence
+                    log.exception("the survey of the engines: starting over")
                 await asyncio.sleep(TURN_SECONDS)
 
     async def turn(self, session: aiohttp.ClientSession) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -188,6 +189,26 @@ async def test_nobody_at_the_address_is_no_error(world: World) -> None:
     assert await world.turn(b"") == []
     assert world.survey._known["uid-m-1"].failures == 1
     world.server.__enter__()
+
+
+async def test_a_defect_does_not_end_the_survey(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rooms, "TURN_SECONDS", 0.0)
+    asked, again = 0, asyncio.Event()
+
+    def pods() -> list[Pod]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError("unforeseen")
+        again.set()
+        return []
+
+    task = asyncio.create_task(Survey(pods, lambda one: None, port=1).run())
+    await asyncio.wait_for(again.wait(), 30)
+    task.cancel()
+    assert "unforeseen" in caplog.text
 
 
 def test_any_pod_may_be_looked_at() -> None:

@@ -4,9 +4,10 @@
    The source's last part says how it behaves:
      absent   the last words of a source that is not there, exit 2
      wordless exit 1 after a line on stderr, without last words
-     slow     alive, but never ready
+     slow     alive, but never ready: it has downloaded 400 of 1000 MiB
      hungry   takes memory until it is killed
-     else     ready at once                                                                                        */
+     else     ready at once
+   Of each request it says in /metrics that it was answered with 100 tokens in a second, and had to wait 150 ms.     */
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,14 +49,24 @@ int main(int argc, char **argv) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(8000)};
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 16)) die("port 8000 is in use");
-    for (;;) {
+    for (long requests = 0;; requests++) {
         char request[2048] = {0};
         int client = accept(listener, NULL, NULL);
         if (client < 0) continue;
         if (read(client, request, sizeof request - 1) > 0) {
             int ready = !slow || strncmp(request, "GET /ready", 10) != 0;
-            dprintf(client, "HTTP/1.1 %s\r\nContent-Length: 3\r\nConnection: close\r\n\r\n%s",
-                    ready ? "200 OK" : "503 Service Unavailable", ready ? "ok\n" : "no\n");
+            char body[512] = "ok\n";
+            if (!ready)
+                strcpy(body, "{\"status\": \"loading\", \"phase\": \"download\", \"bytes_done\": 419430400, \"bytes_total\": 1048576000}\n");
+            else if (strncmp(request, "GET /metrics", 12) == 0)
+                snprintf(body, sizeof body,
+                         "strata_generation_tokens_total %ld\nstrata_step_seconds_total %ld\n"
+                         "strata_time_to_first_token_seconds_bucket{le=\"0.1\"} 0\n"
+                         "strata_time_to_first_token_seconds_bucket{le=\"0.2\"} %ld\n"
+                         "strata_time_to_first_token_seconds_bucket{le=\"+Inf\"} %ld\n",
+                         100 * requests, requests, requests, requests);
+            dprintf(client, "HTTP/1.1 %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                    ready ? "200 OK" : "503 Service Unavailable", strlen(body), body);
         }
         close(client);
     }

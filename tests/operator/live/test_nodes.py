@@ -120,6 +120,20 @@ def test_the_only_card_is_freed_after_what_follows_is_there(models: Models, gpu_
     eventually(lambda: job["metadata"]["name"] not in jobs(), 60, jobs)
 
 
+def test_nodes_get_the_weights_though_no_pod_runs(models: Models, gpu_nodes: GpuNodes) -> None:
+    nodes = {gpu_nodes.add(), gpu_nodes.add()}
+    cache = {"hostPath": "/tmp/strata-operator-tests/warm", "keepWarm": True}
+    models.apply("warm", **{**QWEN, "suspend": True, "cache": cache})
+
+    def warmed() -> set[str]:
+        return set((models.get("sm", "warm")["status"].get("cache") or {}).get("nodes", ()))
+
+    eventually(lambda: warmed() == nodes, 120, lambda: models.describe("warm"))
+    assert models.wait_for("warm", "Cached", "True", "Kept")
+    assert models.times("warm", "Warming") == 2
+    assert pods(models) == []
+
+
 def test_a_free_card_is_used_first(models: Models, gpu_nodes: GpuNodes) -> None:
     first, second = gpu_nodes.add(), gpu_nodes.add()
     models.apply("roomy", **QWEN)
