@@ -189,8 +189,10 @@ class Reconciler:
 
     def _observe(self, key: Key) -> Observed:
         observed = self._cache.observe(key)
-        pods = tuple(self._look(pod) for pod in observed.pods)
-        return replace(observed, pods=pods, nodes=self._nodes.all(), used_gpus=self._cache.used_gpus())
+        pods, trials = (tuple(map(self._look, some)) for some in (observed.pods, observed.preflight))
+        return replace(
+            observed, pods=pods, preflight=trials, nodes=self._nodes.all(), used_gpus=self._cache.used_gpus()
+        )
 
     def _render(
         self, observed: Observed, status: Mapping[str, Any], model: StrataModel, starts_first: bool

@@ -138,8 +138,10 @@ def _of_jobs(pods: Iterable[Pod]) -> list[str]:
     told = []
     for node, tries in sorted(by_node.items()):
         trouble = next((pod.trouble for pod in reversed(tries) if pod.trouble is not None), None)
-        if any(not (pod.failed or pod.trouble) for pod in tries):
-            told.append(f"{node}: a Job fetches and converts the weights")
+        alive = [pod for pod in tries if not (pod.failed or pod.trouble)]
+        if alive:
+            so_far = [progress(pod.loading) for pod in alive if pod.loading is not None]
+            told.append(": ".join([f"{node}: a Job fetches and converts the weights", *so_far[:1]]))
         elif trouble is not None:
             told.append(f"{node}: a Job cannot fetch the weights: {trouble.reason}: {trouble.message}")
     return told

@@ -616,6 +616,11 @@ def test_nodes_are_kept_warm_one_after_the_other_though_no_pod_runs() -> None:
     world.run()
     assert (world.condition("Cached")["status"], world.condition("Cached")["reason"]) == ("False", "Fetching")
     assert world.condition("Cached")["message"] == "node-1: a Job fetches and converts the weights"
+    world.told = {"loading": Loading("download", 4, 20 << 30, 1 << 30)}
+    world.run()
+    assert world.condition("Cached")["message"] == (
+        "node-1: a Job fetches and converts the weights: download, 40 % of 20.0 GiB at 1.0 GiB/s, about 12 s left"
+    )
     world.client.writes()
     assert world.run() == Result("unchanged")
     assert world.client.writes() == []

@@ -7,6 +7,7 @@ import argparse
 from strata.cli.arguments import require
 from strata.cli.options import add_revision, add_source, source
 from strata.cli.progress import ProgressBar
+from strata.cli.progress_port import ProgressPort
 from strata.config.engine import DTYPES
 from strata.engine import logs
 
@@ -16,7 +17,8 @@ EPILOG = """examples:
   strata fetch bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M
 
 Settings of the Hub's client count: HF_TOKEN (or `hf auth login`), HF_ENDPOINT, HF_HOME, HF_HUB_CACHE. A download that
-was stopped goes on where it was when the same command runs again.
+was stopped goes on where it was when the same command runs again. With STRATA_PROGRESS_PORT=8000 it answers GET /ready
+there with how far it is.
 """
 
 
@@ -44,7 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     from strata.store.sources import check_files, obtain
 
     logs.configure("INFO")
-    with ProgressBar() as progress:
+    with ProgressPort.from_environment() as asked, ProgressBar() as shown:
+
+        def progress(phase: str, done: int, total: int) -> None:
+            asked(phase, done, total)
+            shown(phase, done, total)
+
         if arguments.dtype is not None:
             path = resolve(model, arguments.dtype, progress=progress, refresh=True)
         else:

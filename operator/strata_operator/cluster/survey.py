@@ -67,7 +67,7 @@ class Survey:
         known = self._known.get(pod.uid)
         if known is None:
             return pod
-        return replace(pod, traffic=known.traffic) if pod.ready else replace(pod, loading=known.loading)
+        return replace(pod, traffic=known.traffic) if _serves(pod) else replace(pod, loading=known.loading)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -82,13 +82,13 @@ class Survey:
 
     async def turn(self, session: aiohttp.ClientSession) -> None:
         """Ask those whose time has come: a start that somebody waits for before what is only measured."""
-        pods = [pod for pod in self._pods() if pod.address and pod.running and not (pod.role or pod.deleting)]
+        pods = [pod for pod in self._pods() if pod.address and pod.running and not pod.deleting]
         there = {pod.uid for pod in pods}
         self._known = {uid: known for uid, known in self._known.items() if uid in there}
         now = self._clock()
         due = sorted((known.due, pod.uid, pod) for pod in pods if (known := self._of(pod)).due <= now)
-        serving = [pod for _, _, pod in due if pod.ready][:SERVING_A_TURN]
-        loading = [pod for _, _, pod in due if not pod.ready][:LOADING_A_TURN]
+        serving = [pod for _, _, pod in due if _serves(pod)][:SERVING_A_TURN]
+        loading = [pod for _, _, pod in due if not _serves(pod)][:LOADING_A_TURN]
         await asyncio.gather(*(self._ask(session, pod) for pod in [*loading, *serving]))
 
     def _of(self, pod: Pod) -> _Known:
@@ -96,11 +96,11 @@ class Survey:
 
     async def _ask(self, session: aiohttp.ClientSession, pod: Pod) -> None:
         before = self._of(pod)
-        body = await self._get(session, pod, "/metrics" if pod.ready else "/ready")
+        body = await self._get(session, pod, "/metrics" if _serves(pod) else "/ready")
         now = self._clock()
         heard = None if body is None else _heard(before, pod, body, now)
         after, failures = (before, before.failures + 1) if heard is None else (heard, 0)
-        pause = SERVING_SECONDS if pod.ready else LOADING_SECONDS
+        pause = SERVING_SECONDS if _serves(pod) else LOADING_SECONDS
         due = now + min(pause * 2.0 ** min(failures, 16), SILENT_SECONDS)
         self._known[pod.uid] = replace(after, due=due, failures=failures)
         if (after.loading, after.traffic) != (before.loading, before.traffic):
@@ -123,9 +123,14 @@ class Survey:
             return None
 
 
+def _serves(pod: Pod) -> bool:
+    """A pod that only fetches weights is ready from the start, as Kubernetes has it."""
+    return pod.ready and not pod.role
+
+
 def _heard(before: _Known, pod: Pod, body: bytes, now: float) -> _Known | None:
     """None where the answer is no engine's."""
-    if pod.ready:
+    if _serves(pod):
         counters = Counters.parse(body)
         return None if counters is None else _counted(before, counters, now)
     progress = Progress.parse(body)

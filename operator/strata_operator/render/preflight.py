@@ -8,7 +8,7 @@ from typing import Any
 from strata_operator import placement
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import ENGINE, NODE_ANNOTATION, REVISION_ANNOTATION, ROLE_LABEL, child_name
-from strata_operator.render.arguments import source_argument
+from strata_operator.render.arguments import PORT, source_argument
 from strata_operator.render.config import config
 from strata_operator.render.deployment import environment
 from strata_operator.render.meta import digest, manifest, selector
@@ -103,8 +103,9 @@ def preflight(
 
 
 def _environment(model: StrataModel) -> list[Mapping[str, Any]]:
-    """As the engine's; the ConfigMap is still that of the spec before. No card is shown."""
-    given = {**config(model)["data"], "NVIDIA_VISIBLE_DEVICES": "void"}
+    """As the engine's; the ConfigMap is still that of the spec before. No card is shown, and the port is the engine's,
+    where the operator asks how far it is."""
+    given = {**config(model)["data"], "NVIDIA_VISIBLE_DEVICES": "void", "STRATA_PROGRESS_PORT": str(PORT)}
     own = environment(model)
     taken = {one["name"] for one in own}
     return [*({"name": name, "value": value} for name, value in sorted(given.items()) if name not in taken), *own]

@@ -147,6 +147,14 @@ async def test_a_start_is_told_by_tenths(world: World) -> None:
     assert world.look().loading == Loading("convert", 0, 1000)
 
 
+async def test_a_pod_that_fetches_is_asked_how_far_it_is_though_it_counts_as_ready(world: World) -> None:
+    world.pods[:] = [pod(ready=True, address="127.0.0.1", role="warm")]
+    assert await world.turn(loading(0), 503) == ["/ready"]
+    world.now += LOADING_SECONDS
+    await world.turn(loading(400), 503)
+    assert world.look().loading == Loading("download", 4, 1000, 100)
+
+
 async def test_a_pod_that_got_ready_tells_of_no_start_any_more(world: World) -> None:
     world.pods[:] = [pod(running=True, address="127.0.0.1")]
     await world.turn(loading(100), 503)
@@ -160,9 +168,8 @@ async def test_a_pod_that_got_ready_tells_of_no_start_any_more(world: World) -> 
         pod(ready=True),
         pod(address="127.0.0.1"),
         pod(ready=True, address="127.0.0.1", deleting=True),
-        pod(running=True, address="127.0.0.1", role="preflight"),
     ],
-    ids=["no address", "not running", "on its way out", "a preflight"],
+    ids=["no address", "not running", "on its way out"],
 )
 async def test_who_cannot_answer_is_not_asked(world: World, other: Pod) -> None:
     world.pods[:] = [other]
