@@ -30,6 +30,7 @@ def test_a_prompt_and_its_answer_are_counted_to_the_byte(tmp_path: Path) -> None
         num_threads=1,
         expert_vram_bytes=SLOTS * LAYERS * layout.blob_bytes,
         expert_placement="fetch",
+        prefetch="off",
     )
     config = EngineConfig(model=str(store.path), dtype="int4", device=device, cache=CacheConfig(num_kv_tokens=128))
     service = Service(EngineClient(config, load=LOAD), model_names=("tiny",))
@@ -58,6 +59,7 @@ def test_a_prompt_and_its_answer_are_counted_to_the_byte(tmp_path: Path) -> None
     }
     assert experts["cpu"]["jobs"] == 5 * LAYERS
     assert experts["cpu"]["busy_seconds"] > 0
+    assert (experts["cpu"]["routed_tokens"], experts["cpu"]["stale_requests"]) == (0, 0)
     assert experts["wait_seconds"] == pytest.approx(sum(layer["wait_seconds"] for layer in experts["layers"]))
     assert metrics["strata_expert_wait_seconds_total",] == experts["wait_seconds"] > 0
     for layer in experts["layers"]:

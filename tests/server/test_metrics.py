@@ -35,7 +35,7 @@ EXPERTS = ExpertStats(
     num_vram=4,
     num_host=8,
     expert_bytes=1000,
-    cpu=CpuWork(jobs=1, busy_seconds=0.25, idle_seconds=1.5),
+    cpu=CpuWork(jobs=1, busy_seconds=0.25, idle_seconds=1.5, routed=7, stale=2),
     policy=Policy((0, 1, 1), "gate"),
 )
 
@@ -144,6 +144,8 @@ def test_the_schedulers_figures_are_shown(line: str) -> None:
         "strata_expert_cpu_jobs_total 1.0",
         'strata_expert_cpu_seconds_total{state="busy"} 0.25',
         'strata_expert_cpu_seconds_total{state="idle"} 1.5',
+        "strata_expert_cpu_routed_tokens_total 7.0",
+        "strata_expert_cpu_stale_requests_total 2.0",
         "strata_expert_wait_seconds_total 0.5",
     ],
 )

@@ -60,7 +60,7 @@ def test_experts_beyond_vram_are_shown_in_all_and_by_layer(serve: Serve) -> None
         "bytes": {"fetched": 2000, "prefetched": 2000, "prefill": 2000, "cpu": 1000},
         "prefetch": {"issued_bytes": 2000, "used_bytes": 1000, "wasted_bytes": 0},
         "policy": {"fetched": [0, 1, 1], "predictor": "gate"},
-        "cpu": {"jobs": 1, "busy_seconds": 0.25, "idle_seconds": 1.5},
+        "cpu": {"jobs": 1, "busy_seconds": 0.25, "idle_seconds": 1.5, "routed_tokens": 7, "stale_requests": 2},
         "wait_seconds": 0.5,
     }
     shares = {"needed": 4, "in_vram": 3, "fetched": 1, "on_cpu": 0, "hit_ratio": 0.75}

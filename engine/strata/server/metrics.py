@@ -222,6 +222,10 @@ def _experts(stats: ExpertStats) -> Iterator[Metric]:
         text = "Seconds that the CPU's threads computed experts, or waited for a request that was announced."
         states: dict[tuple[str, ...], float] = {("busy",): cpu.busy_seconds, ("idle",): cpu.idle_seconds}
         yield _counters("strata_expert_cpu_seconds", text, ("state",), states)
+        text = "Tokens whose experts the CPU's threads chose."
+        yield CounterMetricFamily("strata_expert_cpu_routed_tokens", text, value=cpu.routed)
+        text = "Requests to the CPU's threads that were dropped, or answered when nobody waited any more."
+        yield CounterMetricFamily("strata_expert_cpu_stale_requests", text, value=cpu.stale)
         text = "Seconds that the device waited for the CPU's answers."
         yield CounterMetricFamily("strata_expert_wait_seconds", text, value=total.waited_seconds)
 

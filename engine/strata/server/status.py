@@ -89,11 +89,14 @@ class Prefetch(Answered):
 
 
 class CpuExperts(Answered):
-    """What the CPU's threads did: jobs of a layer each, seconds with one, and seconds in which one was awaited."""
+    """What the CPU's threads did: jobs of a layer each, seconds with one, and seconds in which one was awaited; tokens
+    whose experts they chose; requests that were dropped, or answered when nobody waited any more."""
 
     jobs: int
     busy_seconds: float
     idle_seconds: float
+    routed_tokens: int
+    stale_requests: int
 
 
 class PolicyStatus(Answered):
@@ -220,7 +223,13 @@ def _policy(policy: Policy) -> PolicyStatus:
 
 
 def _cpu(work: CpuWork) -> CpuExperts:
-    return CpuExperts(jobs=work.jobs, busy_seconds=work.busy_seconds, idle_seconds=work.idle_seconds)
+    return CpuExperts(
+        jobs=work.jobs,
+        busy_seconds=work.busy_seconds,
+        idle_seconds=work.idle_seconds,
+        routed_tokens=work.routed,
+        stale_requests=work.stale,
+    )
 
 
 def _uses(counts: ExpertCounts) -> dict[str, Any]:
