@@ -121,8 +121,10 @@ def run(
     from strata.runner.runner import saved_times
 
     tier = loaded.runner.model.tier
-    if not isinstance(tier, Hybrid):
-        raise OptionError(f"all experts of {source!r} are in VRAM; give less of it: --expert-vram-gib 0, for a start")
+    if not isinstance(tier, Hybrid) or not tier.times:
+        raise OptionError(
+            f"no experts of {source!r} are in host memory alone; give less VRAM: --expert-vram-gib 0, for a start"
+        )
     try:
         with torch.inference_mode():
             fetch_seconds = tier.fetch_seconds()

@@ -14,21 +14,12 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from strata.experts.calibration import (
-    Choices,
-    Times,
-    all_plans,
-    best_fetches,
-    describe,
-    measure,
-    measure_many,
-    plain_fetches,
-    still_holds,
-)
+from strata.experts.calibration import Choices, Times, all_plans, best_fetches, describe, plain_fetches
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.cpu import CpuExperts
@@ -37,6 +28,7 @@ from strata.experts.layout import blob_layout
 from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
 from strata.experts.registry import ExpertRegistry
 from strata.experts.saved import Facts, SavedTimes
+from strata.experts.shares import find_times
 from strata.experts.trial import Trial
 from strata.kernels.capture import on_card
 from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
@@ -51,9 +43,6 @@ logger = logging.getLogger(__name__)
 
 # Tokens of a step up to which the experts that VRAM has not are dealt with one by one.
 MAX_TOKENS = 16
-# Enough to say what one takes; all of a large model's would make the trial a long one.
-_TRIAL_LAYERS = 16
-_TRIAL_LAYERS_OF_MANY = 4  # with MAX_TOKENS tokens
 
 
 class Hybrid:
@@ -131,26 +120,12 @@ class Hybrid:
         if not choices.missing:  # the others are on disk
             self._set_fetches(plain_fetches("fetch", num_experts))
             return
-        facts, many = self.facts(), choices.missing_of(MAX_TOKENS)
-        known = {} if anew else saved.read(facts)
-        with self._trial(choices, 1, _TRIAL_LAYERS) as trial:
-            if known and not still_holds(trial, choices, known):
-                known = {}
-            times = measure(trial, choices, known)
-        if many in known:
-            times[many] = dict(known[many])
-        elif many > self._top_k:
-            with self._trial(choices, MAX_TOKENS, _TRIAL_LAYERS_OF_MANY) as trial:
-                times[many] = measure_many(trial, choices, many, times)
-        merged = {missing: {**known.get(missing, {}), **times.get(missing, {})} for missing in {*known, *times}}
-        if merged != known:
-            saved.write(facts, merged)
-        fetches = best_fetches(times, self._way, num_experts)
-        logger.info(
-            "%s%s", describe(times, fetches, self._top_k), "" if merged != known else ", as an earlier start found"
+        self.times, known = find_times(
+            choices, MAX_TOKENS, partial(self._trial, choices), saved, self.facts(), anew=anew
         )
+        fetches = best_fetches(self.times, self._way, num_experts)
+        logger.info("%s%s", describe(self.times, fetches, self._top_k), ", as an earlier start found" if known else "")
         self._set_fetches(fetches)
-        self.times = times
         if self._way == "auto":
             self._plans = all_plans(fetches)
 
