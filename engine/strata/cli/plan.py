@@ -177,7 +177,7 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
     if any(item.fit.disk_experts for item in found):
         lines += [
             f"the disk is read at {rates.disk / 1e9:.1f} GB/s",
-            "experts on disk are not served by this version yet: VRAM and host memory have to hold all of them",
+            "what is on disk is read and computed by the CPU; the page cache is taken to have none of it",
         ]
     return [
         *lines,

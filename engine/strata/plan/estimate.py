@@ -21,7 +21,8 @@ PROMPT = 2048  # tokens, of which prefill is expected for
 class Bound:
     """Decoding at a context of so many tokens, at most; ``expected``: see ``plan.expect``, None on a CPU and where
     experts are on disk. ``best`` uses every leg that the machine has; ``pcie_only`` and ``cpu_only`` serve misses over
-    one, None where nothing is missed."""
+    one, None where nothing is missed. ``in_ram``: as ``best``, if host memory held what is on disk; None where nothing
+    is."""
 
     context: int
     num_seqs: int  # decoding together: those asked for, or as many as the KV cache holds at that length
@@ -29,6 +30,7 @@ class Bound:
     best: StepTime
     pcie_only: StepTime | None
     cpu_only: StepTime | None
+    in_ram: StepTime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,16 @@ class Estimate:
     bounds: tuple[Bound, ...]
     prompt_tokens: int
     prefill: StepTime | None
+    expert_format: str  # what the experts are in
 
     @property
     def parts(self) -> WeightParts:
         return self.fit.parts
+
+    @property
+    def reads_disk(self) -> bool:
+        """Whether the engine serves experts that are on disk: where VRAM is a cache, which it is of such alone."""
+        return self.expert_format in CACHED_FORMATS
 
 
 def estimate(
@@ -63,12 +71,13 @@ def estimate(
     """
     placed = fit(model, config, machine, expert_format=expert_format, element_bytes=KV_BYTES)
     prompt = min(PROMPT, placed.max_model_len)
+    held_in = expert_format or config.dtype
     if placed.problem is not None:
-        return Estimate(config.dtype, placed, (), prompt, None)
+        return Estimate(config.dtype, placed, (), prompt, None, held_in)
     shares = _with_hits(placed.shares, hit_share)
     place = None
     if machine.vram_bytes is not None and machine.rates.flops and not shares.disk:
-        place = Place(shares.vram, (expert_format or config.dtype) in CACHED_FORMATS)
+        place = Place(shares.vram, held_in in CACHED_FORMATS)
     contexts = sorted({min(SHORT_CONTEXT, placed.max_model_len), placed.max_model_len})
     bounds = tuple(
         _bound(model, placed.parts, machine.rates, shares, place, context, placed.seqs_at(context))
@@ -82,7 +91,7 @@ def estimate(
         prefill = expect_prefill(
             model, placed.parts, rates, tokens=prompt, chunk_tokens=placed.step_tokens, place=whole
         )
-    return Estimate(config.dtype, placed, bounds, prompt, prefill)
+    return Estimate(config.dtype, placed, bounds, prompt, prefill, held_in)
 
 
 def _with_hits(shares: Shares, hit_share: float | None) -> Shares:
@@ -109,8 +118,9 @@ def _bound(
             model, parts, usual(rates), context=context, num_seqs=num_seqs, place=place, element_bytes=KV_BYTES
         )
     best = roofline(step, rates, shares)
+    in_ram = roofline(step, rates, Shares(shares.vram, shares.ram + shares.disk)) if shares.disk else None
     if not shares.ram:
-        return Bound(context, num_seqs, expected, best, None, None)
+        return Bound(context, num_seqs, expected, best, None, None, in_ram)
     return Bound(
         context,
         num_seqs,
@@ -118,4 +128,5 @@ def _bound(
         best,
         pcie_only=roofline(step, replace(rates, cpu=0.0), shares) if rates.pcie else None,
         cpu_only=roofline(step, replace(rates, pcie=0.0), shares) if rates.cpu else None,
+        in_ram=in_ram,
     )

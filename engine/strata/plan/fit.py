@@ -73,12 +73,12 @@ class Fit:
 
     @property
     def shares(self) -> Shares:
-        """Where a token finds its experts if every one is as likely."""
+        """Where a token finds its experts if every one is as likely. Those on disk are never in VRAM."""
         num_experts = self.parts.num_experts
         if not num_experts:
             return Shares()
         vram = self.slots / num_experts
-        disk = (1 - vram) * self.disk_experts / num_experts
+        disk = min(self.disk_experts / num_experts, 1 - vram)
         return Shares(vram, 1 - vram - disk, disk)
 
 

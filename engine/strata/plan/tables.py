@@ -73,7 +73,20 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
     lines.append(_bytes_row("disk: the store", estimates, lambda e: e.fit.store_bytes))
     lines += [f"{e.dtype} does not fit: {e.fit.problem}." for e in estimates if e.fit.problem]
     lines += [f"{e.dtype}: {e.fit.shortage}." for e in estimates if e.fit.shortage]
+    lines += [f"warning: {e.dtype}: {_about_disk(e)}." for e in estimates if e.fit.disk_experts and e.bounds]
     return lines
+
+
+def _about_disk(estimate: Estimate) -> str:
+    """What it costs that host memory does not hold all experts."""
+    placed = estimate.fit
+    size = format_bytes(int(placed.disk_experts * placed.parts.expert), round_up=True)
+    text = f"host memory has no room for {placed.disk_experts} of {placed.parts.num_experts} experts, {size}"
+    if not estimate.reads_disk:
+        return f"{text}, and experts in {estimate.expert_format} are not served from disk: it does not start"
+    bound = estimate.bounds[0]
+    in_ram = _rate(bound.in_ram)
+    return f"{text}: read from disk, they bound decoding to {_rate(bound.best)} tok/s; RAM for all allows {in_ram}"
 
 
 def speed_table(estimates: Sequence[Estimate], num_seqs: int, *, on_card: bool) -> list[str]:
@@ -146,6 +159,7 @@ def _bound_dict(bound: Bound) -> dict[str, Any]:
         "limit": bound.best.limit,
         "pcie_only_tokens_per_second": bound.pcie_only.tokens_per_second if bound.pcie_only else None,
         "cpu_only_tokens_per_second": bound.cpu_only.tokens_per_second if bound.cpu_only else None,
+        "in_ram_tokens_per_second": bound.in_ram.tokens_per_second if bound.in_ram else None,
     }
 
 
