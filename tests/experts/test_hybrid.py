@@ -22,6 +22,7 @@ from strata.experts.hybrid import Hybrid
 from strata.experts.trial import Trial
 from strata.kernels.layer import Kernels
 from strata.memory.host import HEADROOM, PinnedMemory
+from strata.plan.hardware import disk_bytes_read
 from strata.runner import runner as runner_module
 from strata.runner.contest import keep_fastest
 from strata.runner.runner import Runner
@@ -153,6 +154,8 @@ def test_what_host_memory_has_no_room_for_is_on_disk(
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     try:
+        read = disk_bytes_read()
+        monkeypatch.setattr(cpu, "disk_bytes_read", lambda: (read or 0) + 123_456)
         found = tiny.run_chunks(runner, TOKEN_IDS, 5, list(range(8)))
         runner.check()
         assert tiny.relative(found, expected) < 0.1
@@ -160,7 +163,9 @@ def test_what_host_memory_has_no_room_for_is_on_disk(
         stats = tier.stats(wait=True)
         assert layout is not None
         assert stats is not None
-        assert stats.num_host == 3 * len(layout.layers)
+        assert (stats.num_host, stats.num_disk) == (3 * len(layout.layers), len(layout.layers))
+        assert stats.disk_bytes is not None
+        assert stats.disk_bytes >= 123_456
         assert stats.cpu is not None
         assert stats.cpu.jobs > 0
         if placement == "fetch":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.plan.hardware import available_memory, huge_page_limit, num_cpus
+from strata.plan.hardware import available_memory, disk_bytes_read, huge_page_limit, num_cpus
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712"
@@ -124,6 +124,15 @@ def test_memory(tmp_path: Path, files: dict[str, str], expected: int) -> None:
 def test_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     assert num_cpus(machine(tmp_path, files)) == expected
+
+
+def test_bytes_read_from_disks(tmp_path: Path) -> None:
+    assert disk_bytes_read(tmp_path) is None, "the kernel does not tell"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/io").write_text("rchar: 1948\nread_bytes: 8192\nwrite_bytes: 12\n")
+    assert disk_bytes_read(tmp_path) == 8192
+    (tmp_path / "proc/self/io").write_text("rchar: 1948\n")
+    assert disk_bytes_read(tmp_path) is None
 
 
 def test_this_machine() -> None:

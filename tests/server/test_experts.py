@@ -56,6 +56,7 @@ def test_a_prompt_and_its_answer_are_counted_to_the_byte(tmp_path: Path) -> None
         "prefetched": 0,
         "prefill": (EXPERTS - SLOTS) * LAYERS * size,
         "cpu": 0,
+        "disk": None,
     }
     assert experts["cpu"]["jobs"] == 5 * LAYERS
     assert experts["cpu"]["busy_seconds"] > 0

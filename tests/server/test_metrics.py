@@ -37,6 +37,8 @@ EXPERTS = ExpertStats(
     expert_bytes=1000,
     cpu=CpuWork(jobs=1, busy_seconds=0.25, idle_seconds=1.5, routed=7, stale=2),
     policy=Policy((0, 1, 1), "gate"),
+    num_disk=3,
+    disk_bytes=4096,
 )
 
 
@@ -130,6 +132,8 @@ def test_the_schedulers_figures_are_shown(line: str) -> None:
     [
         'strata_experts{tier="vram"} 4.0',
         'strata_experts{tier="host"} 8.0',
+        'strata_experts{tier="disk"} 3.0',
+        'strata_expert_bytes_total{direction="to_host",purpose="any",tier="disk"} 4096.0',
         'strata_expert_uses_total{layer="0",source="vram"} 3.0',
         'strata_expert_uses_total{layer="0",source="pcie"} 1.0',
         'strata_expert_uses_total{layer="0",source="cpu"} 0.0',
@@ -160,8 +164,10 @@ def test_a_model_whose_experts_are_in_one_place_has_no_series_of_them(serve: Ser
 
 
 def test_experts_that_only_the_card_reads_have_no_series_of_the_cpu(serve: Serve) -> None:
-    text = serve(experts=replace(EXPERTS, cpu=None)).client.get("/metrics").text
+    text = serve(experts=replace(EXPERTS, cpu=None, num_disk=0, disk_bytes=None)).client.get("/metrics").text
     assert "strata_expert_uses_total" in text
+    assert 'tier="disk"} 0.0' in text
+    assert "to_host" not in text
     assert not re.search("strata_expert_(cpu|wait)", text)
 
 

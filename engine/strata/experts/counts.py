@@ -81,6 +81,10 @@ class ExpertStats:
     expert_bytes: int  # of one in host memory: what is moved over PCIe, or read by the CPU
     cpu: CpuWork | None = None  # None where the CPU computes none, and no expert changes its place
     policy: Policy | None = None  # likewise
+    num_disk: int = 0  # experts that are neither in host memory nor ever in VRAM
+    disk_bytes: int | None = (
+        None  # that were read for these, past the page cache; None where there are none, or no count
+    )
 
     @property
     def total(self) -> ExpertCounts:

@@ -20,7 +20,7 @@ from strata.native.mailbox import MailboxLayout
 from strata.native.pool import CpuWork, ExpertPool, PoolOptions
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
-from strata.plan.hardware import available_memory
+from strata.plan.hardware import available_memory, disk_bytes_read
 from strata.plan.units import format_bytes
 from strata.store.directories import default_cache_dir
 from strata.store.layout import ExpertLayout
@@ -96,6 +96,7 @@ class CpuExperts:
         )
         self._pool: ExpertPool | None = None
         self._before = CpuWork(0, 0.0, 0.0)
+        self._read_before: int | None = None
 
     def put(self, row: int, expert: int, blob: Tensor) -> None:
         """Take the store's blob of expert number ``expert`` of a layer; ``row`` counts the layers with experts."""
@@ -176,10 +177,17 @@ class CpuExperts:
     def start_counting(self) -> None:
         """Let ``work`` begin here."""
         self._before = self._opened.work()
+        self._read_before = disk_bytes_read()
 
     def work(self) -> CpuWork:
         """What the threads did for the card."""
         return self._opened.work().since(self._before)
+
+    def disk_bytes(self) -> int | None:
+        """Read for experts on disk; this process reads next to nothing else once all is loaded. None where no expert
+        is there, or the kernel does not tell."""
+        now = None if self._spill is None else disk_bytes_read()
+        return None if now is None or self._read_before is None else now - self._read_before
 
     def check(self) -> None:
         """Raise EngineError if a request was not answered."""

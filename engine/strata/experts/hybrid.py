@@ -196,6 +196,8 @@ class Hybrid:
             expert_bytes=self._cpu.expert_bytes,
             cpu=self._cpu.work(),
             policy=Policy(self._fetched_of, self._prefetch.predictor),
+            num_disk=self._store_layout.num_blobs - len(self._tables) * self._cpu.num_host,
+            disk_bytes=self._cpu.disk_bytes(),
         )
 
     def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:

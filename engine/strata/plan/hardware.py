@@ -48,6 +48,15 @@ def huge_page_limit(page_bytes: int, root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
+def disk_bytes_read(root: Path = Path("/")) -> int | None:
+    """Bytes that this process has had read from disks, mapped files included; None where the kernel does not tell."""
+    try:
+        lines = (root / "proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)
+
+
 def total_memory(root: Path = Path("/")) -> int:
     """Bytes of the host's memory."""
     return _meminfo(root, "MemTotal")

@@ -182,7 +182,7 @@ class _EngineState(Collector):
 def _experts(stats: ExpertStats) -> Iterator[Metric]:
     """Of experts beyond VRAM; there is no such series where all are in one place."""
     total = stats.total
-    held = {"vram": stats.num_vram, "host": stats.num_host}
+    held = {"vram": stats.num_vram, "host": stats.num_host, "disk": stats.num_disk}
     yield _gauges("strata_experts", "Routed experts that each tier has now.", "tier", held)
     yield _counters(
         "strata_expert_uses",
@@ -194,17 +194,16 @@ def _experts(stats: ExpertStats) -> Iterator[Metric]:
             for source, number in (("vram", counts.in_vram), ("pcie", counts.fetched), ("cpu", counts.computed))
         },
     )
-    yield _counters(
-        "strata_expert_bytes",
-        "Bytes of experts that left a tier, by where they went and what for.",
-        ("tier", "direction", "purpose"),
-        {
-            ("host", "to_vram", "decode"): stats.num_bytes(total.fetched),
-            ("host", "to_vram", "prefetch"): stats.num_bytes(total.prefetched),
-            ("host", "to_vram", "prefill"): stats.num_bytes(total.streamed),
-            ("host", "to_cpu", "decode"): stats.num_bytes(total.computed),
-        },
-    )
+    moved: dict[tuple[str, ...], float] = {
+        ("host", "to_vram", "decode"): stats.num_bytes(total.fetched),
+        ("host", "to_vram", "prefetch"): stats.num_bytes(total.prefetched),
+        ("host", "to_vram", "prefill"): stats.num_bytes(total.streamed),
+        ("host", "to_cpu", "decode"): stats.num_bytes(total.computed),
+    }
+    if stats.disk_bytes is not None:
+        moved["disk", "to_host", "any"] = stats.disk_bytes
+    text = "Bytes of experts that left a tier, by where they went and what for."
+    yield _counters("strata_expert_bytes", text, ("tier", "direction", "purpose"), moved)
     yield _counters(
         "strata_expert_prefetch_bytes",
         "Bytes of experts that were fetched before their layer asked, by what became of them.",

@@ -71,12 +71,13 @@ class LayerUses(Uses):
 
 class MovedBytes(Answered):
     """Bytes of experts that left host memory: over PCIe for steps of few tokens, ahead of them, and for prompts; and
-    what the CPU read."""
+    what the CPU read. What came from disk is null where no expert is there, or the kernel does not tell."""
 
     fetched: int
     prefetched: int
     prefill: int
     cpu: int
+    disk: int | None
 
 
 class Prefetch(Answered):
@@ -108,11 +109,12 @@ class PolicyStatus(Answered):
 
 
 class Experts(Uses):
-    """Experts beyond VRAM: all that was counted since the model was loaded, up to a second ago. ``num_vram`` and
-    ``num_host`` are those that each tier has now, ``expert_bytes`` one's size in host memory."""
+    """Experts beyond VRAM: all that was counted since the model was loaded, up to a second ago. ``num_vram``,
+    ``num_host`` and ``num_disk`` are those that each tier has now, ``expert_bytes`` one's size in host memory."""
 
     num_vram: int
     num_host: int
+    num_disk: int
     expert_bytes: int
     bytes: MovedBytes
     prefetch: Prefetch
@@ -196,12 +198,14 @@ def _experts(stats: ExpertStats) -> Experts:
         **_uses(total),
         num_vram=stats.num_vram,
         num_host=stats.num_host,
+        num_disk=stats.num_disk,
         expert_bytes=stats.expert_bytes,
         bytes=MovedBytes(
             fetched=size(total.fetched),
             prefetched=size(total.prefetched),
             prefill=size(total.streamed),
             cpu=size(total.computed),
+            disk=stats.disk_bytes,
         ),
         prefetch=Prefetch(
             issued_bytes=size(total.prefetched),
