@@ -195,7 +195,9 @@ class Agent:
         limits = self._own_limits(seen)
         wishes, troubles = resolve(spec, seen.cards, limits)
         caps = self._govern(seen, wishes, limits)
-        troubles += seen.troubles + ((seen.driver,) if seen.driver else ())
+        troubles += seen.troubles
+        if seen.driver and (spec.is_of_cards or self.originals.gpus):  # else it is no obstacle: huge pages need none
+            troubles += (seen.driver,)
         troubles += tuple(seen.failures[uuid] for uuid in sorted(seen.failures))
         outcome = self._tuner.turn(
             seen.cards,

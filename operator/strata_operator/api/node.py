@@ -62,6 +62,13 @@ class Wish:
     max_memory_temperature_c: int | None = None  # not heeded on cards that do not tell it (all of the 30 series)
     hugepages: tuple[PagesWish, ...] = ()
 
+    @property
+    def is_of_cards(self) -> bool:
+        """Whether it wants anything of cards, beside huge pages of the host."""
+        clocks = (self.sm_clock_max_mhz, self.memory_clock_max_mhz)
+        limits = (self.power_limit_watts, self.max_core_temperature_c, self.max_memory_temperature_c)
+        return any(value is not None for value in (*clocks, *limits))
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -77,6 +84,11 @@ class NodeSpec:
     tuning: Tuning = field(default_factory=Tuning)
     power_budget_watts: int | None = None  # the sum of the cards' power limits stays within it
     suspend: bool = False  # give every setting its original value back and change nothing any more
+
+    @property
+    def is_of_cards(self) -> bool:
+        """Whether it wants anything of cards, beside huge pages of the host."""
+        return self.power_budget_watts is not None or any(wish.is_of_cards for wish in self.tuning.models)
 
 
 # -- status --------------------------------------------------------------------------------------------------------

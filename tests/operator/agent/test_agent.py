@@ -407,6 +407,18 @@ def test_a_node_without_a_driver_says_so_and_is_not_tainted(world: Make, code: i
     assert here.status["host"]["cores"] == 16
 
 
+def test_a_missing_driver_is_no_obstacle_to_huge_pages_and_one_to_a_power_limit(world: Make) -> None:
+    here = world()
+    here.driver.fail(12)
+    here.turn(3)
+    here.want({"model": "a/b", "hugepages": [{"size": "2Mi", "pages": 4}]})
+    here.turn(3)
+    assert here.condition("Tuned")[:2] == ("False", "KubeletRestartNeeded")
+    here.want({"model": "a/b", "powerLimitWatts": 280})
+    here.turn(3)
+    assert here.condition("Tuned")[:2] == ("False", "DriverMissing")
+
+
 def test_a_driver_that_goes_away_taints_and_keeps_labels_and_originals(world: Make) -> None:
     here = world(rtx3090(power_limit=300_000))
     here.turn()
