@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
-  bench-decode bench-gpu bench-perplexity soak clean clean-cache packages clients
+  bench-decode bench-gpu bench-operator bench-perplexity chaos soak clean clean-cache packages clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,6 +76,12 @@ bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEX
 
 soak: venv ## 10,000 mixed requests with clients that leave: nothing may be left over
 	@$(BIN)/python -m tests.stress.soak --model $(MODEL)
+
+bench-operator: packages venv parts ## 1,000 models on 500 pretend nodes: latency, calls, CPU, memory beside the goals; 10 min
+	@$(BIN)/python -m tests.scale.bench --write docs/benchmarks-operator.md
+
+chaos: packages venv parts ## operator, agent, API server, kubelet killed at random for SECONDS= (900), then all must converge
+	@$(BIN)/python -m tests.stress.chaos --seconds $(or $(SECONDS),900)
 
 clean: ## remove what was built in the checkout
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -53,3 +53,11 @@ def images(cluster: Cluster) -> Images:
     from images.build import build
 
     return build(to=cluster.registry, push=True)
+
+
+@pytest.fixture(scope="session")
+def operator_image(cluster: Cluster) -> str:
+    """That of operator and agent alone: the engine's takes minutes more."""
+    from images.build import build
+
+    return build(engine=False, to=cluster.registry, push=True).operator

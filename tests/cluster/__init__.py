@@ -28,6 +28,7 @@ From Python (the repository root must be importable: ``pythonpath = ["."]`` for 
     c.remove_gpu_nodes()
 
     c.stop("kubelet"); c.start("kubelet")  # break and mend one process: any name `status` shows
+    c.kill("kubelet")                      # as a crash does
     c.logs("kube-apiserver", lines=50)     # last lines of a process' log
     c.down()                               # nothing left: processes, mounts, namespaces, routes, cgroups, files
 """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -58,6 +59,18 @@ class Cluster:
             raise ClusterError(f"cluster {name} is not up; start it with `python3 -m tests.cluster --name {name} up`")
         return cls(site)
 
+    @classmethod
+    @contextmanager
+    def lent(cls, name: str) -> Iterator[Self]:
+        """The cluster of that name, with kwok; it goes down again afterwards unless it was up before."""
+        was_up = lifecycle.running(Instance.named(name)) is not None
+        cluster = cls.up(name, kwok=True)
+        try:
+            yield cluster
+        finally:
+            if not was_up:
+                cluster.down()
+
     def down(self, *, purge: bool = False) -> None:
         lifecycle.tear_down(self.instance, purge=purge)
 
@@ -70,6 +83,11 @@ class Cluster:
         """Ends one process and waits until it is gone."""
         with lifecycle.lock(self.instance):
             lifecycle.stop(self.site, role)
+
+    def kill(self, role: str) -> None:
+        """Ends one process as a crash does: it is not asked first."""
+        with lifecycle.lock(self.instance):
+            lifecycle.stop(self.site, role, kill=True)
 
     def restart(self, role: str) -> None:
         """Ends one process and starts it again, with nobody else starting it in between."""

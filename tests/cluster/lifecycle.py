@@ -98,12 +98,12 @@ def start(site: Site, role: str) -> None:
         )
 
 
-def stop(site: Site, role: str) -> None:
-    """Ends one process and waits until it is gone."""
+def stop(site: Site, role: str, *, kill: bool = False) -> None:
+    """Ends one process and waits until it is gone. ``kill``: without asking it first."""
     described = service(site, role)
     process = processes.main_process(site.instance, role)
     if process is not None:
-        processes.stop([process], described.grace_seconds)
+        processes.stop([process], 0 if kill else described.grace_seconds)
 
 
 def start_kwok(site: Site) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "strata"
 NAMESPACE, RELEASE = "strata-operator-tests", "strata-tests"
 HERE = Path(__file__).parent
+# This checkout's, whichever is installed.
+_PATH = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "engine")])
 
 
 def build_engine(cluster: Cluster, directory: Path) -> str:
@@ -33,11 +36,16 @@ def build_engine(cluster: Cluster, directory: Path) -> str:
     return cluster.push_binary_image("strata-stand-in", program)
 
 
-def install_rights(cluster: Cluster, directory: Path, *sets: str, release: str = RELEASE) -> Path:
-    """The chart's CRDs, ServiceAccount and roles; returns a kubeconfig that acts as that account. ``sets``: values."""
+def install_crds(cluster: Cluster) -> None:
+    """Returns once the API server knows them."""
     cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
     for plural in ("stratamodels", "stratanodes"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
+
+
+def install_rights(cluster: Cluster, directory: Path, *sets: str, release: str = RELEASE) -> Path:
+    """The chart's CRDs, ServiceAccount and roles; returns a kubeconfig that acts as that account. ``sets``: values."""
+    install_crds(cluster)
     if not _exists(cluster, "namespace", NAMESPACE):
         cluster.kubectl("create", "namespace", NAMESPACE)
     needed = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding")
@@ -78,7 +86,18 @@ class OperatorProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns once it reconciles."""
+        """Returns once its caches are full."""
+        self.spawn()
+        eventually(self.is_ready, 60, lambda: f"the operator is not ready:\n{self.tail()}")
+
+    def is_ready(self) -> bool:
+        return self._get("/readyz") is not None
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def spawn(self) -> None:
+        """Returns at once."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -87,11 +106,10 @@ class OperatorProcess:
                     f"--listen=127.0.0.1:{self.port}",
                     *self.options,
                 ],
-                env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": str(ROOT / "operator")},
+                env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": _PATH},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        eventually(lambda: self._get("/readyz") is not None, 60, lambda: f"the operator is not ready:\n{self.tail()}")
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
@@ -113,6 +131,27 @@ class OperatorProcess:
     def writes(self) -> float:
         """Requests to the API server that could change something."""
         return self.metric(r'strata_operator_api_requests_total\{.*verb="(apply|create|patch)"')
+
+    def requests(self) -> Counter[str]:
+        """To the API server so far, by verb."""
+        text = self._get("/metrics") or ""
+        found: Counter[str] = Counter()
+        for verb, number in re.findall(r'^strata_operator_api_requests_total\{.*verb="(\w+)"\} (\S+)', text, re.M):
+            found[verb] += int(float(number))
+        return found
+
+    def cpu_seconds(self) -> float:
+        """Of all its threads since it started."""
+        user, system = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def reconciles(self) -> float:
         return self.metric(r"strata_operator_reconciles_total\{")

@@ -1,0 +1,1 @@
+"""How the operator does with a thousand models: ``make bench-operator``."""
