@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,13 @@ class Cached:
     @classmethod
     def of(cls, status: Mapping[str, Any], weights: str) -> Cached:
         """What the status has of those weights. What cannot be read, edited by hand perhaps, counts as absent."""
+        table = status.get("cache")
+        if not isinstance(table, Mapping) or table.get("weights") != weights:
+            return cls(weights)
         try:
-            held = wire.load(cls, status.get("cache") or {}, "status.cache", closed=False)
+            return wire.load(cls, table, "status.cache", closed=False)
         except InvalidSpecError:
             return cls(weights)
-        return held if held.weights == weights else cls(weights)
 
     def and_on(self, nodes: Iterable[str]) -> Cached:
         """With those nodes, too."""
@@ -55,8 +57,14 @@ def known(model: StrataModel, revision: str, observed: Observed, status: Mapping
     return Cached.of(status, weights_of(model)).and_on(nodes)
 
 
-def preferred(model: StrataModel, revision: str, observed: Observed, status: Mapping[str, Any]) -> tuple[str, ...]:
-    """The nodes that pods of ``revision`` should prefer.
+def preferred(
+    model: StrataModel,
+    revision: str,
+    observed: Observed,
+    status: Mapping[str, Any],
+    nodes_with: Callable[[str], Iterable[str]],
+) -> tuple[str, ...]:
+    """The nodes that pods of ``revision`` should prefer. ``nodes_with``: nodes with such weights of any model.
 
     Those that its template names already, unless no pod is of it yet: another template would replace them all.
     """
@@ -65,7 +73,8 @@ def preferred(model: StrataModel, revision: str, observed: Observed, status: Map
     is_asleep = live is not None and not (live.replicas or live.wanted)
     if live is not None and live.revision == revision and not (is_asleep and model.wanted_replicas):
         return live.preferred
-    return known(model, revision, observed, status).nodes
+    there = known(model, revision, observed, status)
+    return there.and_on(nodes_with(there.weights)).nodes
 
 
 def next_to_warm(model: StrataModel, revision: str, observed: Observed, fit: Verdict, there: Cached) -> str | None:

@@ -29,6 +29,7 @@ from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.node import NODE_KIND, Wish
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod, warned
+from strata_operator.cached import Cached
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
@@ -202,7 +203,8 @@ class Reconciler:
         model = replace(model, hardware=at_least(model.hardware, least_vram_gib(model)))
         render = partial(children, model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
         made = render()
-        prefer = cached.preferred(model, revision_of(made["Deployment"]), observed, status)
+        revision = revision_of(made["Deployment"])
+        prefer = cached.preferred(model, revision, observed, status, self._nodes_with)
         return render(prefer=prefer) if prefer else made
 
     def _job(self, target: Target) -> Mapping[str, Any] | None:
@@ -213,6 +215,10 @@ class Reconciler:
         if node is None:
             return None
         return preflight(target.model, target.revision, node, engine_image=self._engine_image, role=role)
+
+    def _nodes_with(self, weights: str) -> list[str]:
+        """By the records of all models."""
+        return sorted({node for status in self._cache.statuses() for node in Cached.of(status, weights).nodes})
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""

@@ -94,7 +94,12 @@ def test_only_the_newest_nodes_are_kept() -> None:
 def test_pods_that_run_are_never_replaced_for_a_preference(
     observed: Observed, replicas: int, expected: tuple[str, ...]
 ) -> None:
-    assert preferred(model(replicas=replicas), "r1", observed, status("a")) == expected
+    assert preferred(model(replicas=replicas), "r1", observed, status("a"), lambda weights: ()) == expected
+
+
+def test_what_other_models_brought_to_a_node_is_preferred_too() -> None:
+    others = {WEIGHTS: ["b", "a"]}
+    assert preferred(model(), "r1", Observed({}), status("a"), lambda weights: others[weights]) == ("a", "b")
 
 
 @pytest.mark.parametrize("hardware", [CPU, NVIDIA], ids=["cpu", "nvidia"])

@@ -11,7 +11,9 @@ from strata_operator import reconcile
 from strata_operator.api.conditions import find
 from strata_operator.api.errors import LeavingError, RefusedError, UnavailableError
 from strata_operator.api.figures import Loading, Traffic
+from strata_operator.api.model import StrataModel
 from strata_operator.api.names import REVISION_ANNOTATION
+from strata_operator.cached import weights_of
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
@@ -194,6 +196,18 @@ def test_progress_is_told_now_and_then_and_what_matters_at_once() -> None:
     world.put_pod(version=21, containerStatuses=container(ready=True, state={"running": {}}))
     assert world.run() == Result("changed")
     assert world.condition("Ready")["status"] == "True"
+
+
+def test_a_new_model_prefers_nodes_where_another_model_has_the_weights() -> None:
+    world = World()
+    for name, source, node in (("other", "builtin://smollm2-135m", "node-9"), ("far", "hf://a/b", "node-8")):
+        obj = model_object(name, model={"source": source})
+        weights = weights_of(StrataModel.parse(obj))
+        world.cache.put_model({**obj, "status": {"cache": {"weights": weights, "nodes": [node]}}})
+    world.run()
+    assert preferred_nodes(world) == [["node-9"]]
+    assert "cache" not in world.model["status"], "this model's own record is of its own pods"
+    assert world.run() == Result("unchanged")
 
 
 def test_idle_reads_nothing() -> None:

@@ -98,6 +98,11 @@ class Cache:
                 if (model["spec"].get("hardware") or {}).get("accelerator") == "nvidia"
             ]
 
+    def statuses(self) -> list[Mapping[str, Any]]:
+        """Of all models."""
+        with self._lock:
+            return [model["status"] for model in self._models.values()]
+
     def model(self, key: Key) -> Mapping[str, Any] | None:
         """The slim copy, None where there is no such model."""
         return self._models.get(key)
