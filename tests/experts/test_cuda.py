@@ -102,6 +102,28 @@ def test_logits_stay(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("placement", ["fetch", "cpu"])
+def test_logits_stay_with_experts_on_disk(
+    tmp_path: Path, name: str, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("strata.experts.cpu._fitting", lambda layout, size, least: max(least, 3))
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, "int4", name)
+    expected = logits(load(store, None))
+    runner = load(store, 2, placement)
+    assert runner.model.tier is not None
+    try:
+        assert tiny.relative(logits(runner), expected) < 0.02
+        stats = runner.expert_stats(wait=True)
+        assert stats is not None
+        assert stats.num_host == 3 * len(stats.layers)
+        assert (stats.total.fetched > 0) == (placement == "fetch")
+    finally:
+        runner.model.tier.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_guesses_change_no_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the CPU computes nothing: with slots for the experts of one token, all of them fetched."""
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 2)
