@@ -50,6 +50,13 @@ def test_threads_pass_only_their_sums(case: Case) -> None:
     assert 0 < kernel.ptx.count("st.shared") <= warp_sums
 
 
+def test_an_answer_is_read_sixteen_bytes_at_a_time_behind_one_fence() -> None:
+    """Reads of host memory cross PCIe one by one, and every fence of a thread waits for all before it."""
+    (kernel,) = compile_case(Case("", partial(add_answer_of_qwen3, 1, 0)), (9, 0))
+    assert "ld.volatile.global.v4.b32" in kernel.ptx
+    assert kernel.ptx.count("fence.acq_rel.sys") == 2, "one where the answer was there, one where it was waited for"
+
+
 @pytest.mark.parametrize("launch", [share_out_of_qwen3, add_answer_of_qwen3])
 def test_one_build_serves_all_layers(launch: Callable[[int, int], None]) -> None:
     """A build takes a second, and a model has a hundred layers."""

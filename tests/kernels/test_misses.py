@@ -149,7 +149,7 @@ def test_adversarial_routing_never_breaks_the_table() -> None:
     [pytest.param(5, 1, id="one slot"), pytest.param(7, 4, id="four"), pytest.param(-1, 3, id="last")],
 )
 def test_the_answer_is_added(machine: Machine, number: int, depth: int) -> None:
-    x, answer = torch.randn(3, 700), torch.randn(3, 700)
+    x, answer = torch.randn(3, 704), torch.randn(3, 704)
     arguments = (x.to(machine.device, copy=True), answer.to(machine.device))
     found, late, counters, _ = machine.call(call_add_answer, *arguments, number, depth)
     assert torch.equal(found.cpu(), x + answer)
@@ -158,7 +158,7 @@ def test_the_answer_is_added(machine: Machine, number: int, depth: int) -> None:
 
 
 def test_the_wait_for_an_answer_is_counted(machine: Machine) -> None:
-    x, answer = torch.zeros(3, 700, device=machine.device), torch.ones(3, 700, device=machine.device)
+    x, answer = torch.zeros(3, 704, device=machine.device), torch.ones(3, 704, device=machine.device)
     for delay in (0.01, 0.1, 1.0):  # the launch itself may take as long
         found, late, counters, took = machine.call(call_add_answer, x.clone(), answer, 5, 4, delay)
         assert found.all()

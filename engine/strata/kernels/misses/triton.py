@@ -226,8 +226,8 @@ MAX_LOOKS = tl.constexpr(20_000_000)  # for the answer; each reads host memory, 
 
 
 def add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
-    """x float32 [tokens, hidden] with the CPU's answer to the last request added, in place; nothing is added where it
-    is late. counters: the layer's, see ``MissTable``; the time that this waits is added."""
+    """x float32 [tokens, hidden], hidden a multiple of 32, with the CPU's answer to the last request added, in place;
+    nothing is added where it is late. counters: the layer's, see ``MissTable``; the time that this waits is added."""
     grid = (triton.cdiv(x.numel(), ANSWER_BLOCK),)
     add_answer_kernel[grid](
         x,
@@ -237,7 +237,7 @@ def add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
         mailbox.answer,
         mailbox.late,
         counters,
-        x.numel(),
+        x.numel() // 32,
         DEPTH=mailbox.depth,
         DONE=DONE_OFFSET,
         WAITED_NS=Counter.WAITED_NS.value,
@@ -248,7 +248,7 @@ def add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
     return x
 
 
-@triton.jit(do_not_specialize=["numbers"])
+@triton.jit(do_not_specialize=["groups"])
 def add_answer_kernel(
     x_ptr,
     number_ptr,
@@ -257,7 +257,7 @@ def add_answer_kernel(
     answer,
     late,
     counters_ptr,
-    numbers,
+    groups,
     DEPTH: tl.constexpr,
     DONE: tl.constexpr,
     WAITED_NS: tl.constexpr,
@@ -267,16 +267,17 @@ def add_answer_kernel(
     overlap_launches(EARLY)
     number = tl.load(number_ptr)
     mail = slot_of(number, ring, stride, DEPTH)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    if answered(mail, number, DONE, late, counters_ptr + WAITED_NS, at):
-        inside = at < numbers
-        y = tl.load((mail + answer).to(tl.pointer_type(tl.float32)) + at, mask=inside, other=0.0, volatile=True)
+    if answered(mail, number, DONE, late, counters_ptr + WAITED_NS):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < groups * 32
+        from_answer = tl.multiple_of((mail + answer).to(tl.pointer_type(tl.float32)), 16)
+        y = tl.load(from_answer + at, mask=inside, other=0.0, volatile=True)
         tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
 
 
 @triton.jit
-def answered(mail, number, DONE: tl.constexpr, late, waited_ns, any_tensor):
-    """Waits for the answer to request ``number`` in slot ``mail``: whether it came. ``any_tensor``: of all threads."""
+def answered(mail, number, DONE: tl.constexpr, late, waited_ns):
+    """Waits for the answer to request ``number`` in slot ``mail``: whether it came."""
     flag = (mail + DONE).to(tl.pointer_type(tl.int32))
     looks = 0
     waited = tl.full([], 0, tl.int64)
@@ -287,7 +288,7 @@ def answered(mail, number, DONE: tl.constexpr, late, waited_ns, any_tensor):
             seen = tl.load(flag, volatile=True)
             looks += 1
         waited += nanoseconds()
-    make_visible_to_host(any_tensor)
+    make_visible_to_host(seen)  # one fence a thread; of a tensor it would be one for each of its numbers
     if seen != number:
         tl.store(late.to(tl.pointer_type(tl.int32)), 1)
     if (tl.program_id(0) == 0) & (looks > 0):
