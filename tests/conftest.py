@@ -1,4 +1,5 @@
-"""Fixtures that every test may use: the local cluster, and the images in its registry. Both are made on first use."""
+"""Fixtures that every test may use: Triton's interpreter, the local cluster, and the images in its registry. All are
+made on first use."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.runner.threads import spin_briefly
+from tests.kernels.interpret import Interpreter
 
 if TYPE_CHECKING:
     from images.build import Images
@@ -28,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cluster") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    """Triton's, in a process of its own."""
+    interpreter = Interpreter()
+    yield interpreter
+    interpreter.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-
-from tests.kernels.interpret import Interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +17,6 @@ class Machine:
 
     device: str
     call: Callable[..., Any]
-
-
-@pytest.fixture(scope="session")
-def interpreter() -> Iterator[Interpreter]:
-    interpreter = Interpreter()
-    yield interpreter
-    interpreter.close()
 
 
 @pytest.fixture(params=["interpreted", "cuda"])

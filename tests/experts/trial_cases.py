@@ -1,0 +1,82 @@
+"""Trials of a tiny tier, run where its kernels run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from strata.experts.calibration import Choices
+from strata.experts.counts import ExpertCounts
+from strata.experts.hybrid import Hybrid
+from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.layer import Kernels
+from strata.kernels.matrix import SILU
+from strata.kernels.misses.table import MissSteps
+from strata.kernels.select import kernels_for
+from strata.plan.placement import ExpertBytes, ExpertPlacement
+from strata.store.reader import Store
+from tests.experts.blob_kernels import CachedKernels
+from tests.experts.test_resident import EXPERTS, no_router
+
+
+class TritonMisses(CachedKernels):
+    """Triton decides about misses, in its interpreter; the experts in VRAM are computed in plain torch."""
+
+    @property
+    def misses(self) -> MissSteps:
+        from strata.kernels.misses import triton, untile
+
+        guesses = super().misses
+        return MissSteps(
+            lambda x: x,
+            untile.accepts,
+            triton.share_out,
+            triton.add_answer,
+            _untile_with_few_programs,
+            guesses.guess_routed,
+            guesses.guess_recent,
+            guesses.admit,
+        )
+
+
+def _untile_with_few_programs(sources: Tensor, targets: Tensor, count: Tensor, layout: BlobLayout) -> None:
+    """As many as a card runs at once take the interpreter half a minute."""
+    from strata.kernels.misses import untile
+
+    with mock.patch.object(untile, "PROGRAMS", 1):
+        untile.untile(sources, targets, count, layout)
+
+
+def run_trial(
+    where: str, path: str, num_slots: int, tokens: int, asked: Sequence[tuple[int, int]]
+) -> tuple[list[ExpertCounts], Tensor]:
+    """What each run of (missing, fetched) counted, and where experts are afterwards, 0 outside VRAM. ``where``:
+    "reference", "interpreted" or "cuda"."""
+    device = torch.device("cuda" if where == "cuda" else "cpu")
+    kernels: Kernels = CachedKernels() if where == "reference" else TritonMisses()
+    if where == "cuda":
+        kernels = kernels_for(device, torch.bfloat16)
+    store = Store.open(path)
+    layout = store.manifest.contents.experts
+    assert layout is not None
+    sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
+    placement = ExpertPlacement(sizes, num_slots * len(layout.layers))
+    top_k = EXPERTS["num_experts_per_tok"] or 0
+    tier = Hybrid(layout, placement, kernels, device, top_k=top_k)
+    try:
+        dict(store.load(device, put_expert=tier.put))
+        for layer in layout.layers:
+            tier.layer(layer, SILU, no_router)
+        counts = []
+        with tier._trial(Choices(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
+            for missing, fetched in asked:
+                before = tier.counts()
+                assert trial.seconds(missing, fetched) > 0
+                counts.append(tier.counts().since(before))
+        tier.check()
+        return counts, tier.registry.table.cpu()
+    finally:
+        tier.close()
