@@ -16,7 +16,8 @@ from strata_operator.api.pod import Pod
 
 log = logging.getLogger(__name__)
 
-# With a thousand pods that serve each is asked every ten minutes, and one that answers costs some 2 ms.
+# With a thousand pods that serve each is asked every ten minutes. A turn takes 8 ms of CPU then, 0.4 % of a core (EPYC,
+# 2026-11-30).
 TURN_SECONDS = 2.0
 SERVING_A_TURN = 4
 LOADING_A_TURN = 16
