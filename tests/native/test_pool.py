@@ -147,6 +147,7 @@ def test_experts_of_a_file_are_read_ahead_together(tmp_path: Path) -> None:
             if cached_share(file.fileno()):
                 pytest.skip("this file system's files are memory")
             mapped = mmap.mmap(file.fileno(), layout.num_bytes)
+            mapped.madvise(mmap.MADV_RANDOM)  # or a page that is touched brings many others
         tiles = torch.frombuffer(mapped, dtype=torch.uint8)
         table = torch.tensor([[tiles.data_ptr()]])
         with ExpertPool(layout, pool_options(top_k=1, max_tokens=1)) as pool:
@@ -159,7 +160,7 @@ def test_experts_of_a_file_are_read_ahead_together(tmp_path: Path) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)  # or the page cache keeps it
         wanted = expected({0: expert}, job.x, job.ids, job.weights)
         assert (job.y.double() - wanted).norm() < 3e-4 * wanted.norm()
-    assert faults[0] > faults[1], "pages that a thread had to wait for, one after another"
+    assert faults[0] > 100 > faults[1], "pages that a thread had to wait for, one after another"
 
 
 def test_all_nodes_read_together() -> None:
