@@ -12,14 +12,13 @@ from strata.experts.calibration import Choices
 from strata.experts.counts import ExpertCounts
 from strata.experts.hybrid import Hybrid
 from strata.kernels.experts.blob import BlobLayout
-from strata.kernels.layer import Kernels
+from strata.kernels.layer import Kernels, Routed
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import MissSteps
 from strata.kernels.select import kernels_for
 from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.reader import Store
 from tests.experts.blob_kernels import CachedKernels
-from tests.experts.test_resident import EXPERTS, no_router
 
 
 class TritonMisses(CachedKernels):
@@ -50,6 +49,10 @@ def _untile_with_few_programs(sources: Tensor, targets: Tensor, count: Tensor, l
         untile.untile(sources, targets, count, layout)
 
 
+def _route(x: Tensor) -> Routed:
+    raise AssertionError("nobody guesses here")
+
+
 def run_trial(
     where: str, path: str, num_slots: int, tokens: int, asked: Sequence[tuple[int, int]]
 ) -> tuple[list[ExpertCounts], Tensor]:
@@ -60,16 +63,17 @@ def run_trial(
     if where == "cuda":
         kernels = kernels_for(device, torch.bfloat16)
     store = Store.open(path)
-    layout = store.manifest.contents.experts
+    layout, experts = store.manifest.contents.experts, store.model_config.experts
     assert layout is not None
+    assert experts is not None
     sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
     placement = ExpertPlacement(sizes, num_slots * len(layout.layers))
-    top_k = EXPERTS["num_experts_per_tok"] or 0
+    top_k = experts.num_experts_per_tok
     tier = Hybrid(layout, placement, kernels, device, top_k=top_k)
     try:
         dict(store.load(device, put_expert=tier.put))
         for layer in layout.layers:
-            tier.layer(layer, SILU, no_router)
+            tier.layer(layer, SILU, _route)
         counts = []
         with tier._trial(Choices(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
             for missing, fetched in asked:
