@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
-  bench-decode bench-gpu bench-operator bench-perplexity chaos soak clean clean-cache packages clients
+  bench-decode bench-gpu bench-operator bench-perplexity chaos equal soak clean clean-cache packages clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -73,6 +73,9 @@ bench-gpu: venv ## every case of a card in one call, 9 minutes on an H200 with 1
 
 bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEXT=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench perplexity $(MODEL) --dtype $$dtype --text $(TEXT) || exit 1; done
+
+equal: venv ## the same answers wherever experts lie, against all in VRAM (EQUAL="--placements cpu ...", or --help)
+	@$(BIN)/python -m tests.stress.placements $(EQUAL)
 
 soak: venv ## 10,000 mixed requests with clients that leave: nothing may be left over
 	@$(BIN)/python -m tests.stress.soak --model $(MODEL)

@@ -35,6 +35,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "biases, another activation": {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "sliding_window": 10},
     "beside a shared one": {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 32},
+    "all of one kind": {"architectures": ["MixtralForCausalLM"], "intermediate_size": 64},
 }
 TOKEN_IDS = [(7 * i + i * i) % 90 + 2 for i in range(40)]
 
