@@ -108,6 +108,7 @@ def test_logits_stay_with_experts_on_disk(
 ) -> None:
     monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("strata.experts.cpu._fitting", lambda layout, size, least: max(least, 3))
+    monkeypatch.setattr("strata.experts.spill._is_memory", lambda directory: False)  # whatever /tmp is
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     store = made_store(tmp_path, "int4", name)
     expected = logits(load(store, None))

@@ -126,6 +126,7 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     directory = tmp_path / "cache"
     monkeypatch.setenv("STRATA_CACHE_DIR", str(directory))
     monkeypatch.setattr(cpu, "_fitting", lambda layout, size, least: max(least, 3))
+    monkeypatch.setattr("strata.experts.spill._is_memory", lambda directory: False)  # whatever /tmp is
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     yield directory
     assert not list(directory.glob("tmp*")), "it has no name that could stay"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ import torch
 from strata.errors import StorageError
 from strata.experts.spill import Spill
 from strata.store.pieces import cached_share
+
+
+@pytest.fixture(autouse=True)
+def any_directory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever /tmp is."""
+    if request.node.name != "test_a_directory_in_memory_is_refused":
+        monkeypatch.setattr("strata.experts.spill._is_memory", lambda directory: False)
 
 
 def test_what_was_written_is_there_after_it_left_memory(tmp_path: Path) -> None:
@@ -57,3 +65,11 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"do not fit into .*file/cache \(Not a directory; 0 B are free"):
         Spill(1 << 20, tmp_path / "file" / "cache")
+
+
+def test_a_directory_in_memory_is_refused() -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as directory,
+        pytest.raises(StorageError, match=r"lies in memory, and host memory has no room for 1\.0 MiB of experts"),
+    ):
+        Spill(1 << 20, Path(directory))

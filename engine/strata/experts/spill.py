@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import shutil
@@ -18,16 +19,22 @@ from strata.store.pieces import read_pieces
 
 _SAMPLE_BYTES = 256 << 20  # read to measure the disk
 _PIECE_BYTES = 16 << 20
+_MEMORY_FILE_SYSTEMS = (0x01021994, 0x858458F6)  # tmpfs, ramfs
 
 
 class Spill:
     """``tensor``: uint8 [num_bytes], which begins at a page. It has no name, and goes with the process."""
 
     def __init__(self, num_bytes: int, directory: Path) -> None:
-        """Raises StorageError where ``directory`` cannot be written, or has not that much room."""
+        """Raises StorageError where ``directory`` cannot be written, has not that much room, or is itself memory."""
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            if _is_memory(directory):
+                raise StorageError(
+                    f"{directory} lies in memory, and host memory has no room for {format_bytes(num_bytes)} of "
+                    "experts: let STRATA_CACHE_DIR be on a disk"
+                )
             self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
             weakref.finalize(self, self._file.close)
             # All of it now: a write to the mapping that finds no room ends the process.
@@ -59,3 +66,10 @@ class Spill:
             if done >= size:
                 break
         return done / (time.perf_counter() - began)
+
+
+def _is_memory(directory: Path) -> bool:
+    """Whether its files have no disk below them."""
+    told = (ctypes.c_long * 32)()  # struct statfs, which begins with the type and is smaller than that
+    failed = ctypes.CDLL(None).statfs(os.fsencode(directory), told)
+    return not failed and told[0] in _MEMORY_FILE_SYSTEMS
