@@ -62,7 +62,9 @@ def moe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def with_kernels(kernels: BlobKernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As though this were a card."""
+    """As though this were a card; each way is tried for a moment."""
+    monkeypatch.setattr(runner_module, "MAX_STEPS", 2)
+    monkeypatch.setattr("strata.experts.calibration._TRIALS", 1)
     monkeypatch.setattr(runner_module, "kernels_for", lambda device, dtype: kernels)
     monkeypatch.setattr("strata.kernels.select.kernels_for", lambda device, dtype: kernels)
     monkeypatch.setattr(Runner, "load", partial(Runner.load, compute_dtype=torch.float32))
