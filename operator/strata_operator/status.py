@@ -40,13 +40,13 @@ from strata_operator.wording import progress
 
 Status = Mapping[str, Any]
 # Reasons for which a child may not have been made yet.
-_NEVER_MADE = ("InvalidSpec", "NotServed", "NameConflict", "ApplyRefused")
+_NEVER_MADE = ("InvalidSpec", "NameConflict", "ApplyRefused")
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
 
 def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
     """The status of a model whose spec cannot be served. What runs already is left as it is, and still counted."""
-    reason, message = error.reason, conditions.shorten(str(error))
+    reason, message = "InvalidSpec", conditions.shorten(str(error))
     verdicts = [
         Condition(ACCEPTED, False, reason, message),
         Condition(PROGRESSING, False, reason, "nothing is done before the spec is accepted"),

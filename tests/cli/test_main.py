@@ -135,7 +135,6 @@ def test_the_revision_is_that_of_the_tree_which_holds_the_package(tmp_path: Path
     [
         ("--tensor-parallel-size", "1", "2"),
         ("--pipeline-parallel-size", "1", "4"),
-        ("--cpu-routing-threads", "0", "16"),
         ("--gda-enabled", "false", "true"),
     ],
 )

@@ -22,6 +22,7 @@ from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
 from strata.config.model_name import BuiltinName
 from strata.engine.fake import FakeEngine
+from strata.errors import OptionError
 from strata.server.app import Access
 from strata.server.keys import ApiKeys
 from strata.server.service import Service
@@ -385,3 +386,24 @@ def test_options_of_the_scheduler_reach_the_engine(
 def test_options_of_experts_beyond_vram_reach_the_engine() -> None:
     device = engine_config(build_parser().parse_args(["serve", "m", "--pipeline-depth", "3"])).device
     assert device.pipeline_depth == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "threads"),
+    [
+        pytest.param([], "gpu", 4, id="nothing"),
+        pytest.param(["--routing-device", "cpu"], "cpu", 4, id="the CPU"),
+        pytest.param(["--cpu-routing-threads", "8"], "auto", 8, id="threads, as published: by trial"),
+        pytest.param(["--cpu-routing-threads", "8", "--routing-device", "cpu"], "cpu", 8, id="both"),
+        pytest.param(["--cpu-routing-threads", "0", "--routing-device", "auto"], "gpu", 4, id="no thread"),
+    ],
+)
+def test_where_experts_are_chosen_reaches_the_engine(options: list[str], where: str, threads: int) -> None:
+    device = engine_config(build_parser().parse_args(["serve", "m", *options])).device
+    assert (device.routing_device, device.cpu_routing_threads) == (where, threads)
+
+
+def test_the_cpu_cannot_choose_without_a_thread() -> None:
+    arguments = build_parser().parse_args(["serve", "m", "--cpu-routing-threads", "0", "--routing-device", "cpu"])
+    with pytest.raises(OptionError, match="leaves no thread to --routing-device cpu; give 1 or more"):
+        engine_config(arguments)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
-from strata.kernels.layer import Expert, ExpertsFn, Kernels, Routed
+from strata.kernels.layer import Expert, ExpertsFn, Kernels, Routed, Router, Scored
 from strata.kernels.matrix import Activation, Matrix
 from strata.kernels.misses import reference
-from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, Counter, Mailbox, MissSteps, MissTable
+from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, ROUTE, Counter, Mailbox, MissSteps, MissTable
 from strata.kernels.misses.untile import accepts
 from strata.kernels.operations import REFERENCE
 from strata.kernels.prefetch import reference as prefetch
@@ -70,6 +71,17 @@ def _view(blob: Tensor, at: int, part: Part) -> Tensor:
     return blob[at : at + part_bytes(part)].view(torch_dtype(part.dtype)).view(part.shape)
 
 
+def as_router(choose: Callable[[Tensor], Routed]) -> Router:
+    """That gives whatever ``choose`` says."""
+    chosen: list[Routed] = []
+
+    def score(x: Tensor) -> Scored:
+        chosen.append(choose(x))
+        return Scored(x, chosen[-1].inner)
+
+    return Router(score, lambda scores: (chosen[-1].ids, chosen[-1].shares), normalize=True)
+
+
 class CachedKernels(BlobKernels):
     """Leaves misses to the CPU's threads, and takes their answers, through the mailbox as a card does."""
 
@@ -78,6 +90,8 @@ class CachedKernels(BlobKernels):
         return MissSteps(
             lambda x: x,
             accepts,
+            _ask_route,
+            _take_choice,
             _share_out,
             _add_answer,
             _untile,
@@ -87,8 +101,28 @@ class CachedKernels(BlobKernels):
         )
 
 
-def _share_out(ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox, layer: int) -> None:
+def _ask_route(scores: Tensor, inner: Tensor | None, mailbox: Mailbox, layer: int) -> None:
+    mailbox.number.add_(1)
+    slot = slot_of(mailbox)
+    numbers_at(slot + mailbox.scores, ctypes.c_float, scores.numel()).copy_(scores.flatten())
+    if inner is not None:
+        numbers_at(slot + mailbox.x, ctypes.c_float, inner.numel()).copy_(inner.flatten())
+    _send(mailbox, layer, len(scores), ROUTE if inner is None else ROUTE | COMPUTE)
+
+
+def _take_choice(mailbox: Mailbox, tokens: int, top_k: int, counters: Tensor) -> tuple[Tensor, Tensor]:
+    _await(mailbox, counters)
+    slot, pairs = slot_of(mailbox), tokens * top_k
+    ids = numbers_at(slot + mailbox.ids, ctypes.c_int32, pairs).view(tokens, top_k).long()
+    return ids, numbers_at(slot + mailbox.shares, ctypes.c_float, pairs).view(tokens, top_k).clone()
+
+
+def _share_out(
+    ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox | None, layer: int
+) -> None:
     cpu_ids = reference.share_out(ids.int(), table)
+    if mailbox is None:
+        return
     mailbox.number.add_(1)
     slot = slot_of(mailbox)
     numbers_at(slot + mailbox.ids, ctypes.c_int32, cpu_ids.numel()).copy_(cpu_ids.flatten())

@@ -15,7 +15,7 @@ from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.hybrid import Hybrid
 from strata.experts.offloaded import Offloaded
-from strata.kernels.layer import ExpertsFn, Routed, RouteFn
+from strata.kernels.layer import ExpertsFn, Routed, Router
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
@@ -45,7 +45,7 @@ def layout_of(store: Store) -> ExpertLayout:
 class Running:
     """A tier of four experts a layer, two of them in VRAM, and its two layers."""
 
-    def __init__(self, store: Store, way: str, route: RouteFn = no_router) -> None:
+    def __init__(self, store: Store, way: str, route: Router = no_router) -> None:
         layout = layout_of(store)
         sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
         placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))

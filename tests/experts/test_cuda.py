@@ -24,7 +24,9 @@ NAMES = ["a dense layer between", "biases, another activation"]
 PROMPT = [(7 * i + i * i) % 90 + 2 for i in range(100)]
 
 
-def load(store: Store, num_slots: int | None, placement: str = "auto", prefetch: str = "off") -> Runner:
+def load(
+    store: Store, num_slots: int | None, placement: str = "auto", prefetch: str = "off", routing: str = "gpu"
+) -> Runner:
     layout = store.manifest.contents.experts
     assert layout is not None
     vram = None if num_slots is None else num_slots * len(layout.layers) * layout.blob_bytes
@@ -34,6 +36,7 @@ def load(store: Store, num_slots: int | None, placement: str = "auto", prefetch:
         expert_placement=placement,  # type: ignore[arg-type]
         prefetch=prefetch,  # type: ignore[arg-type]
         prefetch_probability=0.15,
+        routing_device=routing,  # type: ignore[arg-type]
     )
     scheduler = SchedulerConfig(max_model_len=128, max_num_seqs=2)
     config = EngineConfig(model="tiny", device=device, cache=CacheConfig(num_kv_tokens=256), scheduler=scheduler)
@@ -139,3 +142,27 @@ def test_guesses_change_no_bit(tmp_path: Path, name: str, monkeypatch: pytest.Mo
             tier.close()
     for predictor in PREDICTORS:
         assert torch.equal(found[predictor], found["off"]), predictor
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("placement", ["cpu", "fetch"])
+def test_the_cpu_chooses_as_the_card_does(
+    tmp_path: Path, name: str, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes what it chooses at once, or the card waits for the choice and fetches."""
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 2)
+    store, found = made_store(tmp_path, "int4", name), []
+    for routing in ("gpu", "cpu"):
+        runner = load(store, 2, placement, routing=routing)
+        tier = runner.model.tier
+        assert tier is not None
+        try:
+            found.append(logits(runner))
+            stats = runner.expert_stats(wait=True)
+            assert stats is not None
+            assert stats.cpu is not None
+            assert stats.cpu.routed == (12 * len(stats.layers) if routing == "cpu" else 0)
+        finally:
+            tier.close()
+    # Shares differ in their last bits, and now and then a rounded activation with them.
+    assert tiny.relative(found[1], found[0]) < 0.01

@@ -45,6 +45,8 @@ def load(
     placement: str = "auto",
     prefetch: str = "off",
     probability: float = 0.85,
+    routing: str = "gpu",
+    depth: int = 8,
 ) -> Runner:
     layout = store.manifest.contents.experts
     assert layout is not None
@@ -57,6 +59,8 @@ def load(
         expert_placement=placement,  # type: ignore[arg-type]
         prefetch=prefetch,  # type: ignore[arg-type]
         prefetch_probability=probability,
+        routing_device=routing,  # type: ignore[arg-type]
+        pipeline_depth=depth,
     )
     config = EngineConfig(model="tiny", device=device, cache=CacheConfig(num_kv_tokens=128))
     return Runner.load(store, config, compute_dtype=torch.float32)
@@ -92,6 +96,42 @@ def test_the_numbers_stay(
             assert (counts.fetched > 0) == (placement == "fetch")
     finally:
         tier.close()
+
+
+@pytest.mark.parametrize(
+    ("placement", "prefetch", "name"),
+    [
+        pytest.param("cpu", "off", "a dense layer between", id="and computes at once"),
+        pytest.param("cpu", "off", "beside a shared one", id="and computes at once, shares of all experts"),
+        pytest.param("cpu", "off", "biases, another activation", id="and computes at once, biases"),
+        pytest.param("cpu", "history", "a dense layer between", id="while experts come ahead"),
+        pytest.param("fetch", "off", "a dense layer between", id="what is then fetched"),
+    ],
+)
+def test_the_cpu_chooses_as_the_card_does(
+    tmp_path: Path, placement: str, prefetch: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, "int4", name)
+    logits, counts = [], []
+    for routing in ("gpu", "cpu"):
+        runner = load(store, CachedKernels(), monkeypatch, 2, placement, prefetch, routing=routing, depth=3)
+        tier = runner.model.tier
+        assert isinstance(tier, Hybrid)
+        try:
+            logits.append(tiny.run_chunks(runner, TOKEN_IDS, 5, list(range(8))))
+            runner.check()
+            stats = tier.stats(wait=True)
+            assert stats is not None
+            assert stats.cpu is not None
+            assert stats.cpu.stale == 0
+            assert stats.cpu.routed == (len(TOKEN_IDS) * len(stats.layers) if routing == "cpu" else 0)
+            counts.append(replace(tier.counts(), waited_ns=0))
+        finally:
+            tier.close()
+    # Shares differ in their last bits, and now and then a rounded activation with them.
+    assert tiny.relative(logits[1], logits[0]) < 0.01
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("placement", ["cpu", "fetch"])

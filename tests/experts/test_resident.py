@@ -22,7 +22,7 @@ from strata.runner.runner import Runner
 from strata.store.convert import convert
 from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
-from tests.experts.blob_kernels import BlobKernels
+from tests.experts.blob_kernels import BlobKernels, as_router
 from tests.models import tiny
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "eos_token_id": None}
@@ -40,6 +40,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 TOKEN_IDS = [(7 * i + i * i) % 90 + 2 for i in range(40)]
 
 
+@as_router
 def no_router(x: torch.Tensor) -> Routed:
     raise AssertionError("who looks ahead here?")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from unittest import mock
 
 import torch
@@ -18,7 +19,7 @@ from strata.kernels.misses.table import MissSteps
 from strata.kernels.select import kernels_for
 from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.reader import Store
-from tests.experts.blob_kernels import CachedKernels
+from tests.experts.blob_kernels import CachedKernels, as_router
 
 
 class TritonMisses(CachedKernels):
@@ -26,18 +27,16 @@ class TritonMisses(CachedKernels):
 
     @property
     def misses(self) -> MissSteps:
-        from strata.kernels.misses import triton, untile
+        from strata.kernels.misses import routing, triton, untile
 
-        guesses = super().misses
-        return MissSteps(
-            lambda x: x,
-            untile.accepts,
-            triton.share_out,
-            triton.add_answer,
-            _untile_with_few_programs,
-            guesses.guess_routed,
-            guesses.guess_recent,
-            guesses.admit,
+        return replace(
+            super().misses,
+            accepts=untile.accepts,
+            ask_route=routing.ask_route,
+            take_choice=routing.take_choice,
+            share_out=triton.share_out,
+            add_answer=triton.add_answer,
+            untile=_untile_with_few_programs,
         )
 
 
@@ -49,6 +48,7 @@ def _untile_with_few_programs(sources: Tensor, targets: Tensor, count: Tensor, l
         untile.untile(sources, targets, count, layout)
 
 
+@as_router
 def _route(x: Tensor) -> Routed:
     raise AssertionError("nobody guesses here")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
+from strata.kernels.misses.routing import ask_route, take_choice
 from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.misses.triton import add_answer, share_out
 from strata.kernels.misses.untile import untile
@@ -72,10 +73,11 @@ class Ring:
         number: int = 0,
         depth: int = 1,
         *,
+        experts: int = 0,
         pinned: bool = False,
     ) -> Ring:
         """``pinned``: in host memory that the device reads."""
-        layout = MailboxLayout(tokens, top_k, hidden, "float32", depth=depth)
+        layout = MailboxLayout(tokens, top_k, hidden, "float32", experts, depth)
         where = torch.device("cpu") if pinned else device
         memory = torch.full((layout.num_bytes,), 0x77, dtype=torch.uint8, device=where, pin_memory=pinned)
         last = torch.tensor([number], dtype=torch.int32, device=device)
@@ -92,6 +94,7 @@ class Ring:
             late=self.late.data_ptr(),
             ids=places.ids_offset,
             shares=places.weights_offset,
+            scores=places.scores_offset,
             x=places.x_offset,
             answer=places.y_offset,
         )
@@ -115,6 +118,34 @@ def call_share_out(
     ring = Ring.make(len(ids), ids.shape[1], rows.shape[1], ids.device, number, depth)
     share_out(ids, shares, inner, table, ring.mailbox, layer)
     return table, ring
+
+
+def call_share_out_alone(ids: Tensor, shares: Tensor, table: MissTable) -> MissTable:
+    """The table afterwards; nobody is asked."""
+    share_out(ids, shares, torch.empty(len(ids), 64, device=ids.device), table, None, 0)
+    return table
+
+
+def call_ask_route(
+    scores: Tensor, inner: QuantizedRows | Tensor | None, hidden: int, layer: int, number: int, depth: int
+) -> Ring:
+    """The ring afterwards. ``number``: of the request before."""
+    ring = Ring.make(len(scores), 1, hidden, scores.device, number, depth, experts=scores.shape[1])
+    ask_route(scores, inner, ring.mailbox, layer)
+    return ring
+
+
+def call_take_choice(ids: Tensor, shares: Tensor, number: int, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What was taken of an answer like this, beside which every other slot has another one; and whether it was late."""
+    tokens, top_k = ids.shape
+    ring = Ring.make(tokens, top_k, 64, ids.device, number, depth)
+    for slot in range(depth):
+        mine = number % (1 << 32) % depth == slot
+        ring.array(slot, DONE, 1, torch.int32).fill_(number if mine else number - 1)
+        for offset, values in ((ring.layout.ids_offset, ids), (ring.layout.weights_offset, shares)):
+            ring.array(slot, offset, ids.numel(), values.dtype).copy_(values.flatten() if mine else -values.flatten())
+    counters = torch.zeros(len(Counter), dtype=torch.int64, device=ids.device)
+    return (*take_choice(ring.mailbox, tokens, top_k, counters), ring.late)
 
 
 def call_add_answer(
@@ -175,6 +206,20 @@ def add_answer_of_qwen3(tokens: int, layer: int) -> None:
     call_add_answer(torch.empty(tokens, 2048), torch.empty(tokens, 2048), layer)
 
 
+def _share_out_alone_of_qwen3(tokens: int) -> None:
+    ids, shares = torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8)
+    call_share_out_alone(ids, shares, make_table(128, 64, [0] * 129))
+
+
+def ask_route_of_qwen3(tokens: int, layer: int) -> None:
+    inner = torch.empty(tokens, 2048).bfloat16() if tokens > 1 else None
+    call_ask_route(torch.empty(tokens, 128), inner, 2048, layer, 0, 8)
+
+
+def _take_choice_of_qwen3(tokens: int) -> None:
+    call_take_choice(torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8), 1, 8)
+
+
 def _count_uses(tokens: int) -> None:
     counters = torch.empty(len(Counter), dtype=torch.int64)
     call_count_uses(torch.empty(tokens, 8, dtype=torch.int32), 128, 64, counters)
@@ -199,6 +244,10 @@ def _untile_of_qwen3() -> None:
 CASES = [
     Case("share out, one token of Qwen3-30B-A3B", lambda: share_out_of_qwen3(1)),
     Case("share out, 16 tokens in bf16", lambda: share_out_of_qwen3(16)),
+    Case("share out, nobody asked", lambda: _share_out_alone_of_qwen3(1)),
+    Case("ask the CPU to choose", lambda: ask_route_of_qwen3(1, 3)),
+    Case("ask the CPU to choose and compute, 16 tokens in bf16", lambda: ask_route_of_qwen3(16, 3)),
+    Case("take the CPU's choice", lambda: _take_choice_of_qwen3(16)),
     Case("add the CPU's answer", lambda: add_answer_of_qwen3(16, 0)),
     Case("count uses of 95 tokens", lambda: _count_uses(95)),
     Case("untile Qwen3-30B-A3B", _untile_of_qwen3),

@@ -14,7 +14,7 @@ from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
 from tests.kernels.linear_cases import ROUNDED
 from tests.kernels.misses_cases import CASES as MISSES
-from tests.kernels.misses_cases import add_answer_of_qwen3, share_out_of_qwen3
+from tests.kernels.misses_cases import add_answer_of_qwen3, ask_route_of_qwen3, share_out_of_qwen3
 from tests.kernels.prefetch_cases import CASES as PREFETCH
 
 FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR, MISSES, PREFETCH)
@@ -57,7 +57,7 @@ def test_an_answer_is_read_sixteen_bytes_at_a_time_behind_one_fence() -> None:
     assert kernel.ptx.count("fence.acq_rel.sys") == 2, "one where the answer was there, one where it was waited for"
 
 
-@pytest.mark.parametrize("launch", [share_out_of_qwen3, add_answer_of_qwen3])
+@pytest.mark.parametrize("launch", [share_out_of_qwen3, add_answer_of_qwen3, ask_route_of_qwen3])
 def test_one_build_serves_all_layers(launch: Callable[[int, int], None]) -> None:
     """A build takes a second, and a model has a hundred layers."""
     calls = [(3, 0), (3, 1), (3, 16), (4, 47)]  # 1 and multiples of 16 are what Triton builds anew for

@@ -11,9 +11,18 @@ from torch import Tensor
 from strata.kernels.misses import reference, table
 from strata.kernels.misses.table import Counter, MissTable
 from strata.kernels.rows import QuantizedRows, dequantize_rows, quantize_rows
-from strata.native.mailbox import COMPUTE, DONE, REQUEST
+from strata.native.mailbox import COMPUTE, DONE, REQUEST, ROUTE
 from tests.kernels.conftest import Machine
-from tests.kernels.misses_cases import call_add_answer, call_count_uses, call_share_out, make_table, to
+from tests.kernels.misses_cases import (
+    call_add_answer,
+    call_ask_route,
+    call_count_uses,
+    call_share_out,
+    call_share_out_alone,
+    call_take_choice,
+    make_table,
+    to,
+)
 
 
 def assert_same(found: MissTable, expected: MissTable) -> None:
@@ -195,4 +204,47 @@ def test_uses_are_counted(machine: Machine, tokens: int, top_k: int, num_experts
 
 
 def test_the_kernels_know_the_mailbox_of_the_threads() -> None:
-    assert (table.COMPUTE, table.DONE_OFFSET) == (COMPUTE, DONE)
+    assert (table.COMPUTE, table.ROUTE, table.DONE_OFFSET) == (COMPUTE, ROUTE, DONE)
+
+
+@pytest.mark.parametrize("inner", ["none", "quantised", "bf16"])
+def test_scores_are_posted_with_the_tokens_that_are_to_be_computed(machine: Machine, inner: str) -> None:
+    scores, x = torch.randn(3, 60), torch.randn(3, 96)
+    rows = {"none": None, "quantised": quantize_rows(x), "bf16": x.bfloat16()}[inner]
+    moved = (
+        _move(rows, machine.device)
+        if isinstance(rows, QuantizedRows)
+        else rows
+        if rows is None
+        else rows.to(machine.device)
+    )
+    ring = machine.call(call_ask_route, scores.to(machine.device), moved, 96, 5, -2, 3)
+    assert ring.number.tolist() == [-1]
+    places, slot = ring.layout, 0  # 2^32 - 1 is a multiple of 3
+    assert torch.equal(ring.array(slot, places.scores_offset, 180).cpu().view(3, 60), scores)
+    kind = ROUTE if rows is None else ROUTE | COMPUTE
+    assert ring.array(slot, REQUEST, 4, torch.int32).tolist() == [-1, 5, 3, kind]
+    posted = ring.array(slot, places.x_offset, 288).cpu().view(3, 96)
+    if rows is None:
+        assert (posted.view(torch.uint8) == 0x77).all()
+    else:
+        assert torch.allclose(posted, dequantize_rows(rows) if isinstance(rows, QuantizedRows) else rows.float())
+
+
+@pytest.mark.parametrize(("number", "depth"), [(5, 1), (7, 4), (-1, 3)])
+def test_the_choice_is_taken(machine: Machine, number: int, depth: int) -> None:
+    ids, shares = choose(3, 5, 60, 0)
+    arguments = (ids.to(machine.device), shares.to(machine.device), number, depth)
+    found_ids, found_shares, late = machine.call(call_take_choice, *arguments)
+    assert torch.equal(found_ids.cpu(), ids)
+    assert torch.equal(found_shares.cpu(), shares)
+    assert not late.any()
+
+
+def test_where_nobody_is_asked_the_table_is_kept_all_the_same(machine: Machine) -> None:
+    expected = make_table(8, 2, [0] * 9)
+    found = to(expected, machine.device)
+    ids, shares = choose(2, 3, 8, 0)
+    reference.share_out(ids, expected)
+    found = machine.call(call_share_out_alone, ids.to(machine.device), shares.to(machine.device), found)
+    assert_same(found, expected)

@@ -41,7 +41,7 @@ FULL_SPEC: dict[str, Any] = {
         "logLevel": "debug",
         "pipelineDepth": 4,
         "cpuExperts": "auto",
-        "cpuRoutingThreads": 0,
+        "cpuRoutingThreads": 2,
         "prefetch": {"predictor": "history", "probability": "0.85"},
         "extraArgs": ["--allowed-origins=https://chat.example"],
     },

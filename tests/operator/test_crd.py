@@ -20,7 +20,6 @@ from strata_operator.api.engine import (
     BLOCK_SIZES,
     EXPERT_PLACEMENTS,
     LOG_LEVELS,
-    NOT_SERVED,
     PREDICTORS,
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -176,18 +175,6 @@ def test_defaults_that_are_told_are_the_engine_s() -> None:
         ("loadStallSeconds", int(DEFAULT_STALL_SECONDS)),
     ):
         assert f"{value} where it is left out" in fields[field]["description"], field
-
-
-def test_what_the_operator_refuses_as_not_served_is_what_the_engine_refuses() -> None:
-    """Once the engine takes another value its row in NOT_SERVED has to go, and the field acts."""
-    from strata.cli.main import build_parser
-    from strata.errors import OptionError
-
-    for field, only in NOT_SERVED.items():
-        flag = "--" + re.sub("[A-Z]", lambda found: "-" + found[0].lower(), field)
-        build_parser().parse_args(["serve", "m", f"{flag}={only}"])
-        with pytest.raises(OptionError, match="does not act"):
-            build_parser().parse_args(["serve", "m", f"{flag}={int(only) + 1}"])
 
 
 @pytest.mark.parametrize("name", ["stratamodels.strata.ai.yaml", "stratanodes.strata.ai.yaml"])

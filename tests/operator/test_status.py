@@ -8,7 +8,7 @@ import pytest
 
 from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import Condition, Trouble, find
-from strata_operator.api.errors import InvalidSpecError, NotServedError
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.event import Event
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
@@ -341,11 +341,6 @@ def test_a_refused_spec_keeps_the_counts() -> None:
     assert (made["readyReplicas"], made["observedGeneration"]) == (1, 2)
     assert verdict(made, "Accepted") == ("False", "InvalidSpec")
     assert find(made, "Ready")["message"] == "spec.x is not known"
-
-
-def test_what_is_not_served_yet_has_a_reason_of_its_own() -> None:
-    made = refused(NotServedError("spec.x is 8: not yet"), generation=1, previous={}, now=NOW)
-    assert verdict(made, "Accepted") == ("False", "NotServed")
 
 
 def action(verb: Any, kind: str, *lost: str) -> Action:

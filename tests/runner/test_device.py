@@ -77,10 +77,11 @@ def test_a_card_that_fills_up_meanwhile() -> None:
     ("config", "message"),
     [
         (DeviceConfig(device="tpu"), "device is 'tpu'; one of auto, cpu, cuda"),  # type: ignore[arg-type]
+        (DeviceConfig(routing_device="dsp"), "routing_device is 'dsp'; one of gpu, cpu, auto"),  # type: ignore[arg-type]
         (DeviceConfig(expert_placement="disk"), "expert_placement is 'disk'; one of auto, vram"),  # type: ignore[arg-type]
         (DeviceConfig(hugepages="4Mi"), "hugepages is '4Mi'; one of off, 2Mi, 1Gi"),  # type: ignore[arg-type]
     ],
-    ids=["device", "placement", "pages"],
+    ids=["device", "routing", "placement", "pages"],
 )
 def test_words_that_are_not_known(config: DeviceConfig, message: str) -> None:
     with pytest.raises(OptionError, match=message):
@@ -112,6 +113,7 @@ def test_used_bytes_sees_tensors() -> None:
     [
         (DeviceConfig(num_threads=0), "num_threads is 0; 1 or more is needed"),
         (DeviceConfig(gpu_memory_utilization=0), "gpu_memory_utilization is 0; above 0 and at most 1"),
+        (DeviceConfig(cpu_routing_threads=0), "cpu_routing_threads is 0; 1 or more is needed"),
         (DeviceConfig(pipeline_depth=65), "pipeline_depth is 65; 1 to 64 is needed"),
         (DeviceConfig(gpu_memory_utilization=1.1), "gpu_memory_utilization is 1.1"),
     ],

@@ -46,7 +46,7 @@ def test_a_prompt_and_its_answer_are_counted_to_the_byte(tmp_path: Path) -> None
     assert (experts["num_vram"], experts["num_host"]) == (SLOTS * LAYERS, EXPERTS * LAYERS)
     assert [layer["layer"] for layer in experts["layers"]] == [0, 2]
     assert [layer["needed"] for layer in experts["layers"]] == [5 * TOP_K, 5 * TOP_K]
-    assert experts["policy"] == {"fetched": [0, 1, 2], "predictor": "off"}
+    assert experts["policy"] == {"fetched": [0, 1, 2], "predictor": "off", "routing_device": "gpu"}
     assert experts["on_cpu"] == 0
     assert experts["in_vram"] + experts["fetched"] == experts["needed"]
     assert experts["hit_ratio"] == experts["in_vram"] / experts["needed"]

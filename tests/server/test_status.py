@@ -60,7 +60,7 @@ def test_experts_beyond_vram_are_shown_in_all_and_by_layer(serve: Serve) -> None
         "expert_bytes": 1000,
         "bytes": {"fetched": 2000, "prefetched": 2000, "prefill": 2000, "cpu": 1000, "disk": 4096},
         "prefetch": {"issued_bytes": 2000, "used_bytes": 1000, "wasted_bytes": 0},
-        "policy": {"fetched": [0, 1, 1], "predictor": "gate"},
+        "policy": {"fetched": [0, 1, 1], "predictor": "gate", "routing_device": "gpu"},
         "cpu": {"jobs": 1, "busy_seconds": 0.25, "idle_seconds": 1.5, "routed_tokens": 7, "stale_requests": 2},
         "wait_seconds": 0.5,
     }

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Literal
 
 from strata.cli.arguments import gibibytes, probability, whole
 from strata.config import DeviceConfig, EngineConfig
-from strata.config.engine import DEVICES, DTYPES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS, PREFETCH
+from strata.config.engine import (
+    DEVICES,
+    DTYPES,
+    EXPERT_PLACEMENTS,
+    HUGEPAGES,
+    PIPELINE_DEPTHS,
+    PREFETCH,
+    ROUTING_DEVICES,
+)
 from strata.config.model_name import ACCEPTED, HubName, parse_name
 from strata.errors import OptionError
 
@@ -97,6 +106,7 @@ def add_device(parser: argparse._ActionsContainer) -> None:
         "fastest, tried at the start and logged (default: auto)",
     )
     add_expert_vram(parser, default="what is left")
+    _add_offloading(parser)
 
 
 def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None:
@@ -108,6 +118,10 @@ def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None
         metavar="GIB",
         help=f"GiB of the GPU's memory for routed experts; the others are read from host memory (default: {default})",
     )
+
+
+def _add_offloading(parser: argparse._ActionsContainer) -> None:
+    """What becomes of experts that the card's memory has not."""
     parser.add_argument(
         "--hugepages",
         choices=HUGEPAGES,
@@ -132,6 +146,20 @@ def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None
         f"the one before and that before needed it (default: {DEFAULTS.device.prefetch_probability})",
     )
     parser.add_argument(
+        "--routing-device",
+        choices=ROUTING_DEVICES,
+        help="where experts are chosen for steps of few tokens, where the CPU computes some: gpu; cpu: the router's "
+        "scores go to its threads; auto: whichever decodes faster where the CPU computes all that are "
+        "missing, else gpu (default: gpu, or auto where --cpu-routing-threads is above 0)",
+    )
+    parser.add_argument(
+        "--cpu-routing-threads",
+        type=whole(0, 1024),
+        metavar="N",
+        help="CPU threads that may share the choice of experts for a step, each for 4 tokens or more; 0: the GPU "
+        f"chooses (default: {DEFAULTS.device.cpu_routing_threads})",
+    )
+    parser.add_argument(
         "--pipeline-depth",
         type=whole(PIPELINE_DEPTHS[0], PIPELINE_DEPTHS[-1]),
         default=DEFAULTS.device.pipeline_depth,
@@ -151,5 +179,16 @@ def device_config(arguments: argparse.Namespace) -> DeviceConfig:
         hugepages=arguments.hugepages,
         prefetch=arguments.prefetch,
         prefetch_probability=arguments.prefetch_probability,
+        routing_device=_routing_device(arguments.routing_device, arguments.cpu_routing_threads),
+        cpu_routing_threads=arguments.cpu_routing_threads or DEFAULTS.device.cpu_routing_threads,
         pipeline_depth=arguments.pipeline_depth,
     )
+
+
+def _routing_device(asked: str | None, threads: int | None) -> Literal["gpu", "cpu", "auto"]:
+    """Who names threads wants them to be tried."""
+    if threads == 0:
+        if asked == "cpu":
+            raise OptionError("--cpu-routing-threads 0 leaves no thread to --routing-device cpu; give 1 or more")
+        return "gpu"
+    return asked or ("gpu" if threads is None else "auto")  # type: ignore[return-value]

@@ -19,7 +19,6 @@ def add_published(parser: argparse.ArgumentParser) -> None:
     for option, metavar, nothing, reason, about in (
         ("--tensor-parallel-size", "N", 1, _ONE_CARD, "cards that share each layer"),
         ("--pipeline-parallel-size", "N", 1, _ONE_CARD, "cards that share the layers"),
-        ("--cpu-routing-threads", "N", 0, _OWN_WAY, "CPU threads that route tokens to experts"),
     ):
         group.add_argument(
             option,

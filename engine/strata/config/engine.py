@@ -17,6 +17,7 @@ HUGEPAGES = ("off", *PAGE_BYTES)
 # Who says which of the next layer's experts are fetched ahead. gate: its router; history: what it took in the last
 # steps; auto: of these, and of nobody, what decodes fastest at the start.
 PREFETCH = ("auto", "off", "gate", "history")
+ROUTING_DEVICES = ("gpu", "cpu", "auto")  # auto: where steps of one sequence are faster at the start
 PIPELINE_DEPTHS = range(1, 65)
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 
@@ -37,6 +38,9 @@ class DeviceConfig:
     prefetch: Literal["auto", "off", "gate", "history"] = "auto"  # who guesses experts that are then fetched ahead
     # From which on "history" fetches: 0.85 if the last step needed it, and 0.30 and 0.15 more for the two before that.
     prefetch_probability: float = 0.85
+    # Where steps of few tokens have their experts chosen, as far as the CPU computes any.
+    routing_device: Literal["gpu", "cpu", "auto"] = "gpu"
+    cpu_routing_threads: int = 4  # of those that compute experts: may share the choice for a step; each takes 4 tokens
     pipeline_depth: int = 8  # requests of the card to the CPU's experts that may be under way together
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.saved import SavedTimes
+from strata.kernels.layer import Routed, Router
 
 
 class SelfContained:
@@ -14,6 +17,7 @@ class SelfContained:
     can_capture = True
     max_captured: int | None = None
     predictors: tuple[str, ...] = ()
+    routers: tuple[str, ...] = ("gpu",)
 
     def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
         """As ``Tier.calibrate``."""
@@ -27,6 +31,17 @@ class SelfContained:
 
     def prefetch(self, predictor: str) -> None:
         """As ``Tier.prefetch``: nothing is fetched."""
+
+    def computes_all(self, plan: Sequence[int] | None) -> bool:
+        """As ``Tier.computes_all``: the CPU computes none."""
+        return False
+
+    def route_on(self, where: str) -> None:
+        """As ``Tier.route_on``: the device always does."""
+
+    def route(self, router: Router, x: Tensor) -> Routed:
+        """As ``Tier.route``."""
+        return router(x)
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""

@@ -64,6 +64,7 @@ class Policy:
 
     fetched: tuple[int, ...]  # of 0, 1, 2 ... that a step misses, how many come over PCIe; the CPU computes the others
     predictor: str  # who guesses what the next layer needs; "off": nobody
+    routed_on: str = "gpu"  # where steps of few tokens have their experts chosen; or "cpu"
 
 
 # ``dataclasses.astuple`` copies each field: 50 times as slow, and the server adds up layers while it streams.

@@ -17,7 +17,7 @@ from strata.memory.host import HEADROOM, PinnedMemory, check_room
 from strata.native.cores import cores_of_nodes
 from strata.native.layout import TileLayout
 from strata.native.mailbox import MailboxLayout
-from strata.native.pool import CpuWork, ExpertPool, PoolOptions
+from strata.native.pool import CpuWork, ExpertPool, PoolOptions, Routing
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
 from strata.plan.hardware import available_memory, disk_bytes_read
@@ -47,12 +47,14 @@ class CpuExperts:
         top_k: int,
         max_tokens: int,
         depth: int,
+        routing_threads: int,
         hugepages: str = "off",
         min_host: int,
     ) -> None:
-        """``depth``: requests that may be under way together. ``min_host``: of each layer's experts, those that must be
-        in pinned memory. Raises HardwareError when host memory is too small for these, or the native library is not
-        there, StorageError when the disk is too small for the others."""
+        """``depth``: requests that may be under way together. ``routing_threads``: threads that may share the choice of
+        experts for a step. ``min_host``: of each layer's experts, those that must be in pinned memory. Raises
+        HardwareError when host memory is too small for these, or the native library is not there, StorageError when
+        the disk is too small for the others."""
         self._layout = layout
         gate = layout.weights["gate_proj.weight"]
         intermediate, hidden = gate.shape
@@ -80,7 +82,8 @@ class CpuExperts:
         # int64 [layers, experts], where those begin that the card can read; 0 for the others.
         self.sources = torch.where(torch.arange(layout.num_experts) < self.num_host, self._table, 0)
         self._max_tokens, self._top_k = max_tokens, top_k
-        places = self._places = MailboxLayout(max_tokens, top_k, hidden, "float32", depth=depth)
+        places = MailboxLayout(max_tokens, top_k, hidden, "float32", layout.num_experts, depth)
+        self._places, self._routing_threads = places, routing_threads
         self._mail = PinnedMemory(places.num_bytes + _ALIGNMENT, device)
         self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32).zero_()
         self.mailbox = Mailbox(
@@ -91,6 +94,7 @@ class CpuExperts:
             late=self._late.data_ptr(),
             ids=places.ids_offset,
             shares=places.weights_offset,
+            scores=places.scores_offset,
             x=places.x_offset,
             answer=places.y_offset,
         )
@@ -126,8 +130,9 @@ class CpuExperts:
             self._spill.read_ahead(row * spilled.numel(), spilled.numel())
             yield slice(self.num_host, None), spilled
 
-    def open(self, activation: Activation) -> None:
-        """Start the threads, once."""
+    def open(self, activation: Activation, normalize: bool, num_resident: int) -> None:
+        """Start the threads, once. ``normalize``: see ``Router``. ``num_resident``: where the threads choose and
+        compute, the experts of a layer with a lower number are left to the card."""
         if self._pool is not None:
             return
         nodes = [node for node, cores in enumerate(self._cores) for _ in cores]
@@ -146,7 +151,8 @@ class CpuExperts:
         self._pool.set_table(self._table.data_ptr(), layers, experts, self)
         if self._spill is not None:
             self._pool.set_mapped(self._spill.tensor.data_ptr(), len(self._spill.tensor))
-        self._pool.attach(self._mail.tensor.data_ptr(), self._places, self)
+        routing = Routing(normalize, min(self._routing_threads, len(nodes)), num_resident)
+        self._pool.attach(self._mail.tensor.data_ptr(), self._places, self, routing)
 
     def tune(self) -> None:
         """Measure how the threads best read this machine's memory, once all experts are there."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -31,7 +31,7 @@ from strata.experts.saved import Facts, SavedTimes
 from strata.experts.shares import find_times
 from strata.experts.trial import Trial
 from strata.kernels.capture import on_card
-from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
+from strata.kernels.layer import ExpertsFn, Kernels, Routed, Router, Scored
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import MissTable
 from strata.memory.device import aligned
@@ -51,6 +51,7 @@ class Hybrid:
     can_capture = True
     max_captured = MAX_TOKENS
     predictors = PREDICTORS
+    routers = ("gpu", "cpu")
 
     def __init__(
         self,
@@ -63,11 +64,12 @@ class Hybrid:
         hugepages: str = "off",
         probability: float = 1.0,
         depth: int = 8,
+        routing_threads: int = 1,
     ) -> None:
         """``way``: experts that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or shared as
         ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto").
-        ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. ``depth``: requests to the CPU that may
-        be under way together. Raises HardwareError when host memory is too small."""
+        ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. ``depth``, ``routing_threads``: see
+        ``CpuExperts``. Raises HardwareError when host memory is too small."""
         assert kernels.misses is not None, "the caller asks before"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
@@ -82,6 +84,7 @@ class Hybrid:
             top_k=top_k,
             max_tokens=MAX_TOKENS,
             depth=depth,
+            routing_threads=routing_threads,
             hugepages=hugepages,
             min_host=num_slots,
         )
@@ -100,6 +103,8 @@ class Hybrid:
         self.times: Times = {}  # of the trial
         self._tables = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
+        self._routers: list[Router] = []  # of each layer
+        self._routed_on = "gpu"
         self._buffers = LayerBuffers(self._tables, self._cpu, self._misses, self._layout, device)
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
@@ -195,22 +200,37 @@ class Hybrid:
             num_host=len(self._tables) * self._cpu.num_host,
             expert_bytes=self._cpu.expert_bytes,
             cpu=self._cpu.work(),
-            policy=Policy(self._fetched_of, self._prefetch.predictor),
+            policy=Policy(self._fetched_of, self._prefetch.predictor, self._routed_on),
             num_disk=self._store_layout.num_blobs - len(self._tables) * self._cpu.num_host,
             disk_bytes=self._cpu.disk_bytes(),
         )
 
-    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
+    def computes_all(self, plan: Sequence[int] | None) -> bool:
+        """As ``Tier.computes_all``."""
+        return not any(self._fetched_of if plan is None else plan)
+
+    def route_on(self, where: str) -> None:
+        """As ``Tier.route_on``."""
+        self._routed_on = where
+
+    def route(self, router: Router, x: Tensor) -> Routed | Scored:
+        """As ``Tier.route``: steps of more tokens, which bring whole layers, are the device's."""
+        return router.score(x) if self._routed_on == "cpu" and x.shape[0] <= MAX_TOKENS else router(x)
+
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Routed | Scored, Tensor], Tensor]:
         """As ``Tier.layer``."""
         row = self._rows[layer]
         table = self._tables[row]
-        self._prefetch.add(table, route)
-        self._cpu.open(activation)
+        self._prefetch.add(table, router)
+        self._routers.append(router)
+        self._cpu.open(activation, router.normalize, self._slots.shape[1])
         in_slots = self._kernels.blob_experts(self._layout, table.addresses, activation)
         staged = self._kernels.blob_experts(self._layout, self._buffers.addresses[row], activation)
         self._runs.append(in_slots)
 
-        def run(routed: Routed, x: Tensor) -> Tensor:
+        def run(routed: Routed | Scored, x: Tensor) -> Tensor:
+            if isinstance(routed, Scored):
+                return self._run_scored(row, in_slots, routed, x)
             if x.shape[0] <= MAX_TOKENS:
                 return self._run_few(row, in_slots, routed, x)
             with self._buffers.staged(row):
@@ -220,7 +240,8 @@ class Hybrid:
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""
-        self._cpu.expect(len(self._tables))
+        asks_twice = self._routed_on == "cpu" and not self._leaves_all
+        self._cpu.expect(len(self._tables) * (2 if asks_twice else 1))
 
     def check(self) -> None:
         """As ``Tier.check``."""
@@ -231,6 +252,26 @@ class Hybrid:
         self._cpu.close()
 
     # --- inside
+
+    @property
+    def _leaves_all(self) -> bool:
+        """Whether the CPU, where it chooses, knows by itself what to compute: what VRAM has never changes."""
+        return self.computes_all(None) and self._prefetch.predictor == "off"
+
+    def _run_scored(self, row: int, in_slots: ExpertsFn, scored: Scored, x: Tensor) -> Tensor:
+        """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
+        which experts it has; else the card waits for the choice and goes on as ever."""
+        table, mailbox, router = self._tables[row], self._cpu.mailbox, self._routers[row]
+        leaves_all = self._leaves_all
+        self._misses.ask_route(scored.scores, scored.inner if leaves_all else None, mailbox, row)
+        if not _is_captured(self._device):
+            self._cpu.expect(1)
+        if not leaves_all:
+            choice = self._misses.take_choice(mailbox, len(x), self._top_k, table.counters)
+            return self._run_few(row, in_slots, Routed(*choice, scored.inner), x)
+        routed = router.routed(scored)
+        self._misses.share_out(routed.ids, routed.shares, routed.inner, table, None, row)  # for what it counts
+        return self._misses.add_answer(in_slots(routed, x), mailbox, table.counters)
 
     def _run_few(self, row: int, in_slots: ExpertsFn, routed: Routed, x: Tensor) -> Tensor:
         table, mailbox = self._tables[row], self._cpu.mailbox

@@ -18,7 +18,7 @@ from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
 from strata.experts.streamer import Streamer
-from strata.kernels.layer import ExpertsFn, Kernels, Routed, RouteFn
+from strata.kernels.layer import ExpertsFn, Kernels, Routed, Router
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Counter
 from strata.memory.device import aligned
@@ -84,7 +84,7 @@ class Offloaded(SelfContained):
         else:
             place.copy_(blob)
 
-    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, router: Router) -> ExpertsFn:
         """As ``Tier.layer``."""
         mine = self._layers[self._rows[layer]]
         in_place = self._kernels.blob_experts(self._layout, mine.addresses, activation)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.experts.blob import BlobLayout
-from strata.kernels.layer import RouteFn
+from strata.kernels.layer import Router
 from strata.kernels.misses.table import MissSteps, MissTable
 from strata.kernels.prefetch.ahead import Ahead
 
@@ -44,12 +44,12 @@ class Prefetch:
             sources=torch.zeros(len(spare), dtype=torch.int64, device=device),
             count=torch.zeros(1, dtype=torch.int32, device=device),
         )
-        self._layers: list[tuple[MissTable, RouteFn]] = []
+        self._layers: list[tuple[MissTable, Router]] = []
         self._on = torch.cuda if device.type == "cuda" else torch.cpu  # the latter does all at once
         self._stream = self._on.Stream(device) if device.type == "cuda" else self._on.Stream()
         self._guessed, self._fetched = self._on.Event(), self._on.Event()
 
-    def add(self, table: MissTable, route: RouteFn) -> None:
+    def add(self, table: MissTable, route: Router) -> None:
         """The next layer, in the order in which they run."""
         self._layers.append((table, route))
 
@@ -78,7 +78,7 @@ class Prefetch:
                 self._fetched.record(self._stream)
             current.wait_event(self._guessed)
 
-    def _guess(self, table: MissTable, route: RouteFn, x: Tensor) -> None:
+    def _guess(self, table: MissTable, route: Router, x: Tensor) -> None:
         if self.predictor == "gate":
             routed = route(x)
             self._misses.guess_routed(routed.ids, routed.shares, table, self._ahead)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from strata.experts.base import SelfContained
-from strata.kernels.layer import Expert, ExpertsFn, Kernels, RouteFn
+from strata.kernels.layer import Expert, ExpertsFn, Kernels, Router
 from strata.kernels.matrix import Activation
 
 
@@ -18,6 +18,6 @@ class Prepared(SelfContained):
         self._kernels = kernels
         self._experts = experts
 
-    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, router: Router) -> ExpertsFn:
         """As ``Tier.layer``."""
         return self._kernels.experts(self._experts(layer), activation)

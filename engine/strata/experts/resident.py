@@ -8,7 +8,7 @@ from torch import Tensor
 from strata.experts.base import SelfContained
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
-from strata.kernels.layer import ExpertsFn, Kernels, RouteFn
+from strata.kernels.layer import ExpertsFn, Kernels, Router
 from strata.kernels.matrix import Activation
 from strata.memory.device import aligned
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
@@ -31,6 +31,6 @@ class Resident(SelfContained):
         """As ``BlobTier.put``."""
         self._slab[self._index[expert]].copy_(blob)
 
-    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, router: Router) -> ExpertsFn:
         """As ``Tier.layer``."""
         return self._kernels.blob_experts(self._layout, self.registry.of_layer(layer), activation)

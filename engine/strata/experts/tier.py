@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from strata.experts.layout import blob_layout
 from strata.experts.offloaded import Offloaded
 from strata.experts.resident import Resident
 from strata.experts.saved import SavedTimes
-from strata.kernels.layer import ExpertsFn, Kernels, RouteFn
+from strata.kernels.layer import Kernels, Routed, Router, Scored
 from strata.kernels.matrix import Activation
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import ExpertLayout
@@ -35,6 +35,10 @@ class Tier(Protocol):
     def predictors(self) -> tuple[str, ...]:
         """Who may guess the next layer's experts, so that they are fetched ahead; none where nothing is fetched."""
 
+    @property
+    def routers(self) -> tuple[str, ...]:
+        """Where experts may be chosen: "gpu" is the device itself, "cpu" the threads that compute missing ones."""
+
     def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
         """Measure what is faster on this machine, once all experts are there and before steps are captured. ``saved``:
         of earlier starts, which are taken where they still hold, unless all shall be measured ``anew``."""
@@ -49,6 +53,16 @@ class Tier(Protocol):
     def prefetch(self, predictor: str) -> None:
         """From the next step on let one of ``predictors`` guess, or none: "off", as at first. VRAM is as if no step had
         been. A graph keeps who guessed as it was captured."""
+
+    def computes_all(self, plan: Sequence[int] | None) -> bool:
+        """Whether the CPU computes all missing experts by one of ``plans``; None: as it is shared now."""
+
+    def route_on(self, where: str) -> None:
+        """From the next step on let one of ``routers`` choose, "gpu" as at first. A graph keeps who chose as it was
+        captured, and with "cpu" whether the CPU computed all that was missing."""
+
+    def route(self, router: Router, x: Tensor) -> Routed | Scored:
+        """What a layer takes: chosen experts, or scores of which they are chosen there."""
 
     def announce_replay(self) -> None:
         """A captured step is about to run again."""
@@ -70,10 +84,9 @@ class Tier(Protocol):
     def close(self) -> None:
         """End what the tier has started."""
 
-    def layer(self, layer: int, activation: Activation, route: RouteFn) -> ExpertsFn:
-        """What adds up the experts of layer number ``layer`` that a router chose. Layers are asked for in the order in
-        which they run. ``route``: says on the device what the layer would choose; called beside the layer before it, on
-        another stream."""
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Any, Tensor], Tensor]:
+        """What adds up the experts of layer number ``layer``, of what ``route`` gave. Layers are asked for in the order
+        in which they run. ``router``: may be called beside the layer before it, on another stream."""
 
 
 class BlobTier(Tier, Protocol):
@@ -105,12 +118,13 @@ def blob_tier(
     hugepages: str = "off",
     probability: float = 1.0,
     depth: int = 8,
+    routing_threads: int = 1,
 ) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``way``, ``probability``,
-    ``depth``: see ``Hybrid``. ``hugepages``: see ``PinnedMemory``. Raises HardwareError when host memory is too small,
-    or the native library is not there."""
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``hugepages``: see
+    ``PinnedMemory``. All behind ``way``: see ``Hybrid``. Raises HardwareError when host memory is too small, or the
+    native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
     if caches_experts(layout, kernels):
-        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability, depth)
+        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability, depth, routing_threads)
     return Offloaded(layout, placement, kernels, device, hugepages)

@@ -30,10 +30,11 @@ from strata.kernels.layer import (
     NormGatedFn,
     NormLinearFn,
     Routed,
-    RouteFn,
+    Router,
 )
 from strata.kernels.linear.dense import Dense
 from strata.kernels.matrix import Activation, Matrix, Norm
+from strata.kernels.misses import routing as cpu_routing
 from strata.kernels.misses import triton as misses
 from strata.kernels.misses import untile, uses
 from strata.kernels.misses.table import MissSteps
@@ -53,6 +54,8 @@ class CudaKernels(Kernels):
         return MissSteps(
             quantize_rows,
             untile.accepts,
+            cpu_routing.ask_route,
+            cpu_routing.take_choice,
             misses.share_out,
             misses.add_answer,
             untile.untile,
@@ -89,7 +92,7 @@ class CudaKernels(Kernels):
         normed, dense = rms_norm.prepare(norm), Dense(matrices)
         return lambda x: dense.gated(normed(x, wants_quantized(len(x))), activation)
 
-    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> RouteFn:
+    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Router:
         if norm.weight.shape[-1] % GROUP:
             return super().route(norm, router, top_k, normalize)
         return routing.prepare(norm, router, top_k, normalize)

@@ -65,6 +65,31 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """What a router thinks of each expert, before the choice. scores [tokens, experts]; inner: as in ``Routed``."""
+
+    scores: Tensor
+    inner: Inner
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """x -> the experts of norm(x), in two steps: score(x), and choose(scores) -> ids and shares, as ``kernels.router``
+    says with ``normalize``."""
+
+    score: Callable[[Tensor], Scored]
+    choose: Callable[[Tensor], tuple[Tensor, Tensor]]
+    normalize: bool
+
+    def __call__(self, x: Tensor) -> Routed:
+        return self.routed(self.score(x))
+
+    def routed(self, scored: Scored) -> Routed:
+        """With the choice made."""
+        return Routed(*self.choose(scored.scores), scored.inner)
+
+
+@dataclass(frozen=True, slots=True)
 class Expert:
     """The matrices of one expert: gate and up to be stacked, and down."""
 
@@ -77,7 +102,6 @@ NormLinearFn = Callable[[Tensor], Tensor]  # x -> linear(norm(x)) [tokens, rows]
 AttentionFn = Callable[[Tensor, Rotation, Tensor, StepBatch], Inner]
 LinearAddFn = Callable[..., Tensor]  # (inner, x, share [tokens, 1] or None) -> x + share * linear(inner)
 NormGatedFn = Callable[[Tensor], Inner]  # x -> activation(gate(norm(x)), up(norm(x)))
-RouteFn = Callable[[Tensor], Routed]  # x -> the experts of norm(x)
 ExpertsFn = Callable[[Routed, Tensor], Tensor]  # (routed, x) -> x + the sum of shares * experts
 
 
@@ -124,16 +148,19 @@ class Kernels:
         product, activate = self.norm_linear(norm, matrices), self._activation(activation)
         return lambda x: activate(product(x))
 
-    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> RouteFn:
+    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Router:
         """``normalize``: see ``kernels.router``."""
         normed, product = self._norm(norm), self._stacked([router])
 
-        def choose(x: Tensor) -> Routed:
+        def score(x: Tensor) -> Scored:
             inner = normed(x)
-            shares, ids = self.operations.route(product(inner), top_k, normalize)
-            return Routed(ids, shares, inner)
+            return Scored(product(inner), inner)
 
-        return choose
+        def choose(scores: Tensor) -> tuple[Tensor, Tensor]:
+            shares, ids = self.operations.route(scores, top_k, normalize)
+            return ids, shares
+
+        return Router(score, choose, normalize)
 
     def experts(self, experts: Iterable[Expert], activation: Activation) -> ExpertsFn:
         """``experts``: taken one after another, so that each one's weights may be dropped once it is prepared."""

@@ -23,13 +23,13 @@ class RoutedExperts:
         activation: Activation = SILU,
     ) -> None:
         router = weights.matrix(f"{name}.gate")
-        self.route = weights.kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
+        self.router = weights.kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
         self.tier = weights.tier  # owns the memory that ``experts`` reads by address
-        self.experts = self.tier.layer(layer, activation, self.route)
+        self.experts = self.tier.layer(layer, activation, self.router)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] -> the same"""
-        return self.experts(self.route(x), x)
+        return self.experts(self.tier.route(self.router, x), x)
 
 
 class ExpertsBesideShared:

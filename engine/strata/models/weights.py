@@ -37,7 +37,7 @@ class Weights:
         self._tensors = tensors
         self._took = took
         self.kernels = kernels
-        self.tier = tier or Prepared(kernels, self._experts)
+        self.tier: Tier = tier or Prepared(kernels, self._experts)
         first = next(iter(tensors.values()))
         self.device = (first if isinstance(first, Tensor) else next(iter(first.parts.values()))).device
 

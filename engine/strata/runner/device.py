@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from strata.config import DeviceConfig
-from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS
+from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS, ROUTING_DEVICES
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
@@ -42,6 +42,7 @@ def open_device(config: DeviceConfig) -> Device:
     for name, value, allowed in (
         ("device", config.device, DEVICES),
         ("expert_placement", config.expert_placement, EXPERT_PLACEMENTS),
+        ("routing_device", config.routing_device, ROUTING_DEVICES),
         ("hugepages", config.hugepages, HUGEPAGES),
     ):
         if value not in allowed:
@@ -50,6 +51,8 @@ def open_device(config: DeviceConfig) -> Device:
         raise OptionError(f"gpu_memory_utilization is {config.gpu_memory_utilization}; above 0 and at most 1 is needed")
     if config.num_threads is not None and config.num_threads < 1:
         raise OptionError(f"num_threads is {config.num_threads}; 1 or more is needed")
+    if config.cpu_routing_threads < 1:
+        raise OptionError(f"cpu_routing_threads is {config.cpu_routing_threads}; 1 or more is needed")
     if config.pipeline_depth not in PIPELINE_DEPTHS:
         raise OptionError(
             f"pipeline_depth is {config.pipeline_depth}; {PIPELINE_DEPTHS[0]} to {PIPELINE_DEPTHS[-1]} is needed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -132,7 +132,7 @@ class Runner:
                 runner._graphs = _capture(model, pool, final, device, max_num_seqs, progress)
 
         if model.tier is not None:
-            runner.choose_ways(model.tier, config.device.prefetch, partial(capture, 1))
+            runner.choose_ways(model.tier, config.device, partial(capture, 1))
         capture(config.scheduler.max_num_seqs, phase("capture", progress))
         if device.type == "cuda":
             with out_of_memory(device):
@@ -206,19 +206,19 @@ class Runner:
             took(step.num_tokens)
 
     @torch.inference_mode()
-    def choose_ways(self, tier: Tier, prefetch: str, capture: Callable[[], None]) -> None:
-        """Keep the fastest way to experts that VRAM has not. ``prefetch``: who guesses, "auto": whoever makes it
-        faster. ``capture``: makes steps of one sequence graphs."""
-        ways = all_ways(tier, prefetch)
-        graphs: dict[str, StepGraphs | None] = {}
+    def choose_ways(self, tier: Tier, config: DeviceConfig, capture: Callable[[], None]) -> None:
+        """Keep the fastest way to experts that VRAM has not, of those that ``config`` allows. ``capture``: makes steps
+        of one sequence graphs."""
+        ways = all_ways(tier, config.prefetch, config.routing_device)
+        graphs: dict[Hashable, StepGraphs | None] = {}
         if len(ways) > 1:
-            for predictor in {way.predictor: None for way in ways.values()}:
-                tier.prefetch(predictor)
+            for way in {way.graph(tier): way for way in ways.values()}.values():
+                way.begin(tier)
                 capture()
-                graphs[predictor] = self._graphs
+                graphs[way.graph(tier)] = self._graphs
 
         def begin(way: Way) -> None:
-            self._graphs = graphs.get(way.predictor)
+            self._graphs = graphs.get(way.graph(tier))
             way.begin(tier)
 
         text, generator = [0], torch.Generator().manual_seed(0)
@@ -307,8 +307,8 @@ def _load_model(
         if layout is not None and placement is not None:
             top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
             way, pages, probability = config.expert_placement, config.hugepages, config.prefetch_probability
-            depth = config.pipeline_depth
-            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages, probability, depth)
+            mailbox = config.pipeline_depth, config.cpu_routing_threads
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages, probability, *mailbox)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
         prepare = phase("prepare", progress)

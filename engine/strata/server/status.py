@@ -102,10 +102,11 @@ class CpuExperts(Answered):
 
 class PolicyStatus(Answered):
     """What a layer does about experts that VRAM has not: of 0, 1, 2 ... of a token's, how many are fetched, the others
-    being computed by the CPU; and who guesses what the next layer needs."""
+    being computed by the CPU; who guesses what the next layer needs; and where a token's experts are chosen."""
 
     fetched: list[int]
     predictor: str
+    routing_device: str
 
 
 class Experts(Uses):
@@ -223,7 +224,7 @@ def _experts(stats: ExpertStats) -> Experts:
 
 
 def _policy(policy: Policy) -> PolicyStatus:
-    return PolicyStatus(fetched=list(policy.fetched), predictor=policy.predictor)
+    return PolicyStatus(fetched=list(policy.fetched), predictor=policy.predictor, routing_device=policy.routed_on)
 
 
 def _cpu(work: CpuWork) -> CpuExperts:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
-from strata_operator.api.errors import InvalidSpecError, NotServedError
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.fields import Fields
 
 BLOCK_SIZES = (16, 32)
@@ -14,11 +13,6 @@ REASONING_PARSERS = ("auto", "none", "harmony", "think")
 EXPERT_PLACEMENTS = ("auto", "vram", "fetch", "cpu", "hybrid")
 PREDICTORS = ("auto", "off", "gate", "history")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-
-# Fields whose flag the engine declares and does not act on yet: the one value that it takes. The row goes when the
-# engine's flag acts.
-NOT_SERVED = {"cpuRoutingThreads": "0"}
-_WHY_NOT = "this version does not act on it: the GPU itself reads the experts that are in host memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +35,14 @@ class Engine:
     reasoning_parser: str | None = None
     log_level: str | None = None
     pipeline_depth: int | None = None  # requests of the card to the CPU that may be under way together
-    cpu_routing_threads: int | None = None
+    cpu_routing_threads: int | None = None  # that may choose experts for a step, if a trial says so; 0: the card does
     prefetch: str | None = None  # who guesses which experts are fetched ahead
     prefetch_probability: str | None = None  # decimal, as text: from which on "history" fetches an expert ahead
     extra_args: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, fields: Fields) -> Engine:
-        """Raises InvalidSpecError for a value that no engine takes, NotServedError for one that this one does not."""
+        """Raises InvalidSpecError for a value that no engine takes."""
         prefetch = fields.table("prefetch")
         # Its one value is the engine's own choice, for which no flag is needed.
         fields.choice("cpuExperts", ("auto",), "auto")
@@ -72,18 +66,8 @@ class Engine:
             reasoning_parser=fields.choice_or_none("reasoningParser", REASONING_PARSERS),
             log_level=fields.choice_or_none("logLevel", LOG_LEVELS),
             pipeline_depth=fields.get("pipelineDepth", int),
-            cpu_routing_threads=_served("cpuRoutingThreads", fields.get("cpuRoutingThreads", int)),
+            cpu_routing_threads=fields.get("cpuRoutingThreads", int),
             prefetch=prefetch.choice_or_none("predictor", PREDICTORS),
             prefetch_probability=prefetch.decimal("probability", 0.0, 1.0),
             extra_args=fields.texts("extraArgs"),
         )
-
-
-T = TypeVar("T", int, str)
-
-
-def _served(name: str, value: T | None) -> T | None:
-    only = NOT_SERVED.get(name)
-    if value is None or only is None or float(value) == float(only):
-        return value
-    raise NotServedError(f"spec.engine.{name} is {value}: {_WHY_NOT}. Set {only}, or leave it out")

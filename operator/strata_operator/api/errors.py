@@ -2,7 +2,6 @@
 
     OperatorError
     ├── InvalidSpecError        the object cannot be served as it stands; told in its conditions, not retried
-    │   └── NotServedError      it asks for what this version does not do yet
     ├── ForeignObjectError      an object of a child's name belongs to someone else; told, looked at again later
     └── ApiError                the API server's answer
         ├── RefusedError        it understood and refused (4xx); told in the conditions, looked at again later
@@ -21,15 +20,7 @@ class OperatorError(Exception):
 
 
 class InvalidSpecError(OperatorError):
-    """A StrataModel whose spec this operator cannot serve; names the field. ``reason`` is the conditions' reason."""
-
-    reason = "InvalidSpec"
-
-
-class NotServedError(InvalidSpecError):
-    """A StrataModel that asks for what this version does not do yet; says what to set instead."""
-
-    reason = "NotServed"
+    """A StrataModel whose spec this operator cannot serve; names the field."""
 
 
 class ForeignObjectError(OperatorError):

@@ -75,7 +75,7 @@ class StrataModel:
         """Read the object as the API server returns it.
 
         Raises InvalidSpecError naming the field: a value of the wrong type or out of range, or a field that this
-        operator does not know; NotServedError for one that this version does not act on.
+        operator does not know.
         """
         metadata = obj["metadata"]
         table = obj.get("spec") or {}

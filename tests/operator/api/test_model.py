@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from strata_operator.api.container import SecretKey
-from strata_operator.api.errors import InvalidSpecError, NotServedError
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.hardware import Pcie
 from strata_operator.api.model import StrataModel
 from strata_operator.api.power import Power
@@ -107,17 +107,6 @@ def test_what_acts_in_part_only_is_told() -> None:
     assert model(hardware=pinned).notes == ()
     (note,) = model(hardware={**pinned, "accelerator": "cpu"}).notes
     assert "a model on a CPU does not use them" in note
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"engine": {"cpuRoutingThreads": 8}}, "spec.engine.cpuRoutingThreads is 8: .* Set 0, or leave it out"),
-    ],
-)
-def test_what_does_not_act_yet_is_refused_with_what_to_set(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(NotServedError, match=words):
-        StrataModel.parse(model_object(**change))
 
 
 def test_defaults() -> None:

@@ -260,12 +260,6 @@ def test_a_pod_template_is_merged_and_what_is_wrong_in_it_is_told(models: Models
     assert "hostNetworkk" in models.wait_for("merged", "Degraded", "True", "ApplyRefused")["message"]
 
 
-def test_what_does_not_act_yet_is_answered(models: Models, operator: OperatorProcess) -> None:
-    models.apply("ahead", engine={"cpuRoutingThreads": 8})
-    assert "Set 0" in models.wait_for("ahead", "Accepted", "False", "NotServed")["message"]
-    assert models.get("deployment", "ahead") is None
-
-
 def test_names_that_shorten_to_the_same_stay_apart(models: Models, operator: OperatorProcess) -> None:
     long = "a-name-that-is-longer-than-any-service-may-be-called-" + "x" * 60
     names = ["a.b", "a-b", long, long + "y"]

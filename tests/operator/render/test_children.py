@@ -88,7 +88,7 @@ def test_every_engine_field_becomes_its_flag() -> None:
         "--reasoning-parser=think",
         "--log-level=debug",
         "--pipeline-depth=4",
-        "--cpu-routing-threads=0",
+        "--cpu-routing-threads=2",
         "--prefetch=history",
         "--prefetch-probability=0.85",
         "--dtype=int8",

@@ -12,7 +12,7 @@ from torch import Tensor
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.prefetch.ahead import Ahead
 
-COMPUTE, DONE_OFFSET = 1, 64  # of a request through the mailbox, as ``strata.native.mailbox`` has them
+COMPUTE, ROUTE, DONE_OFFSET = 1, 2, 64  # of a request through the mailbox, as ``strata.native.mailbox`` has them
 
 
 class Counter(IntEnum):
@@ -63,7 +63,7 @@ class Mailbox:
     """The ring of ``strata.native.mailbox`` as the device sees it. number: int32 [1] on the device, the last request's
     number (its bits). ring: address of the first of ``depth`` slots, ``stride`` bytes apart. late: address of an int32
     that becomes 1 where an answer did not come in half a minute. Places in bytes within a slot: ids int32, shares
-    float32 [tokens, top_k]; x float32 [tokens, hidden], and the answer like x."""
+    float32 [tokens, top_k]; scores float32 [tokens, experts]; x float32 [tokens, hidden], and the answer like x."""
 
     number: Tensor
     ring: int
@@ -72,6 +72,7 @@ class Mailbox:
     late: int
     ids: int
     shares: int
+    scores: int
     x: int
     answer: int
 
@@ -81,14 +82,17 @@ class MissSteps:
     """What a device does about misses. Each of it may be captured in a CUDA graph.
 
     inner(x [tokens, hidden]): x as ``Routed.inner`` has it. accepts(layout): whether experts like these may lie in host
-    memory as tiles. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, counters): see
+    memory as tiles. ask_route(scores, inner, mailbox, layer) and take_choice(mailbox, tokens, top_k, counters): see
+    ``routing``. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, counters): see
     ``triton``. untile(sources, targets, count, layout): see ``untile``. guess_routed(ids, shares, table, ahead),
     guess_recent(least, table, ahead) and admit(ids, table, ahead): see ``prefetch``.
     """
 
     inner: Callable[[Tensor], Any]
     accepts: Callable[[BlobLayout], bool]
-    share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox, int], None]
+    ask_route: Callable[[Tensor, Any | None, Mailbox, int], None]
+    take_choice: Callable[[Mailbox, int, int, Tensor], tuple[Tensor, Tensor]]
+    share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox | None, int], None]
     add_answer: Callable[[Tensor, Mailbox, Tensor], Tensor]
     untile: Callable[[Tensor, Tensor, Tensor, BlobLayout], None]
     guess_routed: Callable[[Tensor, Tensor, MissTable, Ahead], None]

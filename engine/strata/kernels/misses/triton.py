@@ -22,14 +22,12 @@ from strata.kernels.triton_functions import INTERPRETED, nanoseconds, overlap_la
 
 
 def share_out(
-    ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, mailbox: Mailbox, layer: int
+    ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, mailbox: Mailbox | None, layer: int
 ) -> None:
     """As ``reference.share_out``, whose result goes into the mailbox as its next request, with the tokens ``inner``
-    [tokens, hidden]. ids int32, shares float32 [tokens, top_k]."""
+    [tokens, hidden]; nowhere where there is none. ids int32, shares float32 [tokens, top_k]."""
     tokens, top_k = ids.shape
-    quantized = isinstance(inner, QuantizedRows)
-    rows = inner.codes if isinstance(inner, QuantizedRows) else inner
-    scales = inner.scales if isinstance(inner, QuantizedRows) else inner
+    rows, scales = plain_or_quantized(inner)
     num_experts, num_slots = len(table.addresses), len(table.slots)
     share_out_kernel[(1,)](
         ids,
@@ -47,24 +45,24 @@ def share_out(
         table.copy_targets,
         table.count,
         table.scratch,
-        mailbox.number,
-        mailbox.ring,
-        mailbox.stride,
-        mailbox.ids,
-        mailbox.shares,
-        mailbox.x,
+        mailbox and mailbox.number,
+        mailbox.ring if mailbox else 0,
+        mailbox.stride if mailbox else 0,
+        mailbox.ids if mailbox else 0,
+        mailbox.shares if mailbox else 0,
+        mailbox.x if mailbox else 0,
         tokens * top_k,
         tokens,
         layer,
         rows.numel(),
         EXPERTS=num_experts,
         SLOTS=num_slots,
-        QUANTIZED=quantized,
+        QUANTIZED=isinstance(inner, QuantizedRows),
         DECAY=DECAY,
         P=max(triton.next_power_of_2(tokens * top_k), 2),
         E=triton.next_power_of_2(num_experts),
         S=max(triton.next_power_of_2(num_slots), 2),
-        DEPTH=mailbox.depth,
+        DEPTH=mailbox.depth if mailbox else 0,
         KIND=COMPUTE,
         num_warps=8,
         **launch.early(),
@@ -111,9 +109,10 @@ def share_out_kernel(
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    number = tl.load(number_ptr) + 1
-    mail = slot_of(number, ring, stride, DEPTH)
-    post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
+    if DEPTH > 0:
+        number = tl.load(number_ptr) + 1
+        mail = slot_of(number, ring, stride, DEPTH)
+        post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
     pair = tl.arange(0, P)
     paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
@@ -165,12 +164,18 @@ def share_out_kernel(
     tl.store(counters_ptr + 2, tl.load(counters_ptr + 2) + count)
     tl.debug_barrier()
 
-    found = tl.load(addresses_ptr + ids, mask=paired, other=1) != 0
-    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
-    tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
-    tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
-    tl.store(number_ptr, number)
-    send(mail, number, layer, tokens, KIND, pair)
+    if DEPTH > 0:
+        found = tl.load(addresses_ptr + ids, mask=paired, other=1) != 0
+        shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
+        tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
+        tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
+        tl.store(number_ptr, number)
+        send(mail, number, layer, tokens, KIND, pair)
+
+
+def plain_or_quantized(inner: QuantizedRows | Tensor) -> tuple[Tensor, Tensor]:
+    """The rows, and their scales where they have some; what ``post_tokens`` takes."""
+    return (inner.codes, inner.scales) if isinstance(inner, QuantizedRows) else (inner, inner)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ For many tokens the scores are a product on tensor cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
@@ -24,7 +24,7 @@ from torch import Tensor
 from strata.kernels import launch
 from strata.kernels.dequantize.reference import dequantize
 from strata.kernels.experts.blobs import MAX_FEW
-from strata.kernels.layer import Routed
+from strata.kernels.layer import Router, Scored
 from strata.kernels.matrix import Matrix, Norm
 from strata.kernels.rms_norm.triton import norm_rows
 from strata.kernels.rows import QuantizedRows, empty_rows
@@ -33,22 +33,21 @@ from strata.kernels.triton_functions import overlap_launches, store_groups
 SCORE_ROWS, SCORE_WARPS = 2, 8  # of the router that a program takes, and its warps
 
 
-def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Callable[[Tensor], Routed]:
+def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Router:
     """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to MAX_FEW
     tokens, bf16 of more."""
     weight = dequantize(router.kind, router.parts, torch.bfloat16).contiguous()
     norm_weight = norm.weight.float().contiguous()
     bias = None if router.bias is None else router.bias.float()
 
-    def route(x: Tensor) -> Routed:
+    def score_any(x: Tensor) -> Scored:
         if x.shape[0] <= MAX_FEW:
-            logits, rows = score(x, norm_weight, norm.eps, weight, bias)
-            return Routed(*choose(logits, top_k, normalize), rows)
+            return Scored(*score(x, norm_weight, norm.eps, weight, bias))
         inner = norm_rows(x, norm_weight, norm.eps)
         logits = torch.mm(inner, weight.T, out_dtype=torch.float32)
-        return Routed(*choose(logits if bias is None else logits + bias, top_k, normalize), inner)
+        return Scored(logits if bias is None else logits + bias, inner)
 
-    return route
+    return Router(score_any, partial(choose, top_k=top_k, normalize=normalize), normalize)
 
 
 def score(
