@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import strata_operator
-from strata_operator.api.errors import ApiError
+from strata_operator.api.errors import OperatorError
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     try:
         asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, lease, namespaces)))
-    except ApiError as error:
+    except OperatorError as error:
         log.error("%s", error)
         return 2
+    except asyncio.CancelledError:  # told to end before it began
+        return 0
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import kopf
 
 from strata_operator import handlers, leader
-from strata_operator.api.errors import ApiError, MissingError
+from strata_operator.api.errors import ApiError, MissingError, OperatorError, UnavailableError
 from strata_operator.api.model import KIND
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.cache import Cache, Key
@@ -42,6 +43,7 @@ WATCHED = (
     "PodDisruptionBudget",
     "Pod",
 )
+OUTAGE_SECONDS = 2.0  # between two looks for an API server that is away at the start
 STOP_SECONDS = 20.0  # for reconciles under way; the pod's grace period is longer
 
 
@@ -58,17 +60,22 @@ class Settings:
 
 
 async def run(settings: Settings) -> None:
-    """Raises ApiError where the cluster does not answer, or lacks the CRD."""
+    """Raises OperatorError where somebody has to mend something first: rights, the CRD, an address in use."""
     config = configuration()
     queue: WorkQueue[Key] = WorkQueue()
+    served = frozenset(settings.namespaces)
     loops: list[Loop] = []
     telemetry = Telemetry(queue, lambda: loops)
     # Each watch and each resync has a connection, and so has each worker.
     threads = settings.workers + (len(WATCHED) + 2) * max(1, len(settings.namespaces)) + 1
     client = Client(config, on_request=telemetry.requested, threads=threads)
-    await asyncio.to_thread(check_crd, client, settings.namespaces)
     cache = Cache(queue.add)
-    nodes = Nodes(lambda: queue.add_all(cache.gpu_models()), queue.add)
+
+    def tuned(key: Key) -> None:
+        if not served or key[0] in served:  # else it is another operator's
+            queue.add(key)
+
+    nodes = Nodes(lambda: queue.add_all(cache.gpu_models()), tuned)
     resyncs, monitors = [], []
     for namespace in settings.namespaces or (None,):
         scope = Scope(cache, namespace)
@@ -93,11 +100,23 @@ async def run(settings: Settings) -> None:
             one.heard()
 
     crew = Workers(queue, reconciler, count=settings.workers, on_done=telemetry.reconciled)
-    site = await telemetry.serve(settings.address, settings.port)
+    try:
+        site = await telemetry.serve(settings.address, settings.port)
+    except OSError as error:
+        raise OperatorError(
+            f"--listen {settings.address}:{settings.port}: {error.strerror}; name a free one"
+        ) from error
+    try:
+        await _until_it_answers(client, settings.namespaces)
+    except BaseException:
+        await site.cleanup()
+        raise
     for loop in loops:
         loop.start()
     elected = _leader(settings.lease, telemetry) if settings.lease is not None else None
     starter = asyncio.create_task(_start_when_synced(loops, elected, crew, survey))
+    telemetry.watch_over(crew.ailment)
+    telemetry.watch_over(lambda: "nobody asks the pods" if starter.done() else None)
     try:
         # Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
         await kopf.operator(
@@ -134,6 +153,27 @@ def _end_at_once() -> None:
     log.error("the lease is lost, and another operator may lead: this one ends at once, to be started anew")
     logging.shutdown()
     os._exit(1)
+
+
+async def _until_it_answers(client: Client, namespaces: Sequence[str]) -> None:
+    """An outage is waited for: a process that ended would be started again after ever longer pauses.
+
+    Raises ApiError where somebody has to mend something, CancelledError after SIGTERM.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)  # until kopf has its own
+    try:
+        while True:
+            try:
+                return await asyncio.to_thread(check_crd, client, namespaces)
+            except UnavailableError as error:
+                if error.status in (401, 403):
+                    raise
+                log.warning("the API server does not answer, and is waited for: %s", error)
+                await asyncio.sleep(OUTAGE_SECONDS)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def check_crd(client: Client, namespaces: Sequence[str] = ()) -> None:

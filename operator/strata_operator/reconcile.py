@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,7 +24,7 @@ from strata_operator.api.errors import (
     UnavailableError,
 )
 from strata_operator.api.event import Event
-from strata_operator.api.model import StrataModel
+from strata_operator.api.model import KIND, StrataModel
 from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.node import NODE_KIND, Wish
 from strata_operator.api.observed import Observed
@@ -75,7 +75,6 @@ class Reconciler:
         engine_image: str,
         has_monitors: Callable[[], bool],
         look: Callable[[Pod], Pod],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._cache = cache
@@ -83,8 +82,8 @@ class Reconciler:
         self._engine_image = engine_image
         self._has_monitors = has_monitors
         self._look = look
-        self._clock = clock
-        self._outbox = events.Outbox(client, clock)
+        self._clock = client.now  # it is compared with what the API server and kubelets write
+        self._outbox = events.Outbox(client, client.now)
         self._told: dict[Key, datetime] = {}  # when the status was written last
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
         self._shared: WeakValueDictionary[object, Verdict] = WeakValueDictionary()  # by what was asked
@@ -96,6 +95,7 @@ class Reconciler:
             self._outbox.forget(key)
             self._verdicts.pop(key, None)
             self._told.pop(key, None)
+            self._withdraw(key)
             return Result("gone")
         try:
             # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
@@ -146,7 +146,7 @@ class Reconciler:
             apply.expire_preflight(self._client, model, revision, node)
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
-        retuned = self._tune(key, obj, wishes, has_wishes=tuning.wants_anything(model))
+        retuned = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
         tuned = tuning.verdict(model, wishes, self._nodes.all())
         trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome)
         if is_complete(model, target.desired, observed, outcome):
@@ -238,23 +238,34 @@ class Reconciler:
                 self._cache.put(action.kind, answer)
         return wanted
 
-    def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, has_wishes: bool) -> bool:
+    def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, is_heeded: bool) -> bool:
         """Have the nodes' StrataNodes hold those wishes of the model and no others; whether anything was written.
 
-        ``has_wishes``: whether its spec has any. The finalizer comes before the first of them is written and goes after
-        the last, so that none is left behind.
+        ``is_heeded``: whether an agent acts on what its spec wishes for. Then there is a finalizer, from before the
+        first wish is written, so that the model does not go before nodes have put back what they had.
         """
         metadata = obj["metadata"]
         has_finalizer = TUNING_FINALIZER in metadata.get("finalizers", ())
-        if not (has_wishes or has_finalizer):
+        if not (wishes or is_heeded or has_finalizer or self._nodes.is_wished_by(tuning.key(*key))):
             return False
         todo = tuning.actions(tuning.key(*key), wishes, self._nodes.all())
-        if has_wishes and not has_finalizer:
+        if is_heeded and not has_finalizer:
             self._set_finalizer(key, metadata["uid"], present=True)
         self._apply_wishes(key, todo)
-        if has_finalizer and not has_wishes:
+        if has_finalizer and not is_heeded:
             self._set_finalizer(key, metadata["uid"], present=False)
-        return bool(todo) or has_finalizer != has_wishes
+        return bool(todo) or has_finalizer != is_heeded
+
+    def _withdraw(self, key: Key) -> None:
+        """Take back what a model that is gone wished for: its finalizer was removed by hand, or the wish was written
+        so."""
+        if not self._nodes.is_wished_by(tuning.key(*key)):
+            return
+        try:
+            self._client.get(KIND, *key)
+        except MissingError:
+            log.info("%s/%s is gone, and its wishes for nodes with it", *key)
+            self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
 
     def _apply_wishes(self, key: Key, todo: Iterable[NodeAction]) -> None:
         for action in todo:

@@ -21,6 +21,7 @@ class Telemetry:
     def __init__(self, queue: WorkQueue[Any], loops: Callable[[], Sequence[Loop]]) -> None:
         self._queue = queue
         self._loops = loops
+        self._others: list[Callable[[], str | None]] = []
         self.registry = CollectorRegistry()
         self._reconciles = Counter(
             "strata_operator_reconciles", "Reconciles by their outcome.", ["outcome"], registry=self.registry
@@ -45,6 +46,10 @@ class Telemetry:
         gauge = Gauge("strata_operator_leader", "1 while this operator is the one that works.", registry=self.registry)
         gauge.set_function(lambda: float(leads()))
 
+    def watch_over(self, ailment: Callable[[], str | None]) -> None:
+        """One more part, which says why the process should be started anew; None while it works."""
+        self._others.append(ailment)
+
     def reconciled(self, outcome: str, seconds: float) -> None:
         """To be called after each reconcile."""
         self._reconciles.labels(outcome).inc()
@@ -56,7 +61,8 @@ class Telemetry:
 
     def ailments(self) -> list[str]:
         """Why the process should be started anew; empty while it works. An API server that is down is no reason."""
-        found = [ailment for loop in self._loops() if (ailment := loop.ailment())]
+        judges = [*(loop.ailment for loop in self._loops()), *self._others]
+        found = [ailment for judge in judges if (ailment := judge())]
         if self._queue.longest_busy() > STUCK_SECONDS:
             found.append("a reconcile hangs")
         return found

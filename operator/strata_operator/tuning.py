@@ -25,6 +25,11 @@ def wants_anything(model: StrataModel) -> bool:
     return wish(model, replicas=1) != Wish(key(model.namespace, model.name))
 
 
+def is_heeded(model: StrataModel, nodes: Iterable[StrataNode]) -> bool:
+    """Whether an agent acts on what the spec wishes for. One that is suspended gives back what it has set."""
+    return wants_anything(model) and any(not node.spec.suspend for node in nodes)
+
+
 def wish(model: StrataModel, *, replicas: int) -> Wish:
     """Of a node that runs so many replicas."""
     power, hardware = model.power, model.hardware

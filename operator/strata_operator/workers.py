@@ -57,6 +57,12 @@ class Workers(Generic[K]):
                 thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def ailment(self) -> str | None:
+        """Why the process should be started anew: somebody who works on keys has ended, and was not told to."""
+        if not self._queue.is_closed and any(one.ident is not None and not one.is_alive() for one in self._threads):
+            return "a worker has ended"
+        return None
+
     def _run(self) -> None:
         while (key := self._queue.get()) is not None:
             began = time.monotonic()

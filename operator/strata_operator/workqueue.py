@@ -78,6 +78,10 @@ class WorkQueue(Generic[K]):
             self._closed = True
             self._changed.notify_all()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def __len__(self) -> int:
         return len(self._ready)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,11 @@ def test_help_and_version_need_no_extra(option: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
 def test_a_cluster_without_the_crd_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,7 +74,10 @@ def test_a_cluster_without_the_crd_ends_the_process(
         path.write_text(yaml.safe_dump(config))
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
         with caplog.at_level(logging.ERROR):
-            assert main(["--engine-image=e", "--listen=127.0.0.1:1"]) == 2
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                assert main(["--engine-image=e", f"--listen=127.0.0.1:{taken.getsockname()[1]}"]) == 2
+            assert "address already in use; name a free one" in caplog.text
+            assert main(["--engine-image=e", f"--listen=127.0.0.1:{free_port()}"]) == 2
     assert "kubectl apply --server-side -f charts/strata/crds/" in caplog.text
 
 

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import httpx
 import pytest
 
+from strata_operator import process
 from strata_operator.api.errors import ApiError
-from strata_operator.process import check_crd
-from tests.operator.cluster.server import Answer, ScriptedServer, refusal
+from strata_operator.process import Settings, check_crd, run
+from tests.operator.cluster.server import Answer, Request, ScriptedServer, refusal
+from tests.operator.test_main import free_port
 
 
 def test_a_missing_crd_says_what_to_install() -> None:
@@ -26,3 +34,56 @@ def test_with_the_rights_of_some_namespaces_no_more_is_asked_for() -> None:
         "/apis/strata.ai/v1alpha1/namespaces/a/stratamodels",
         "/apis/strata.ai/v1alpha1/stratanodes",
     ]
+
+
+class Start:
+    """An operator that starts while the API server answers as ``answer`` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Request], Answer]) -> None:
+        self.answer = answer
+        self.server = ScriptedServer(lambda request: self.answer(request))
+        self.port = free_port()
+        monkeypatch.setattr(process, "OUTAGE_SECONDS", 0.01)
+        monkeypatch.setattr(process, "configuration", lambda: self.server.client()._api.configuration)
+
+    async def __aenter__(self) -> asyncio.Task[None]:
+        self.server.__enter__()
+        self.task = asyncio.create_task(run(Settings("e", "127.0.0.1", self.port, workers=1)))
+        while len(self.server.requests) < 3:  # it asks again and again
+            await asyncio.sleep(0.01)
+            assert not self.task.done(), self.task.exception()
+        return self.task
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.server.__exit__()
+
+    async def probe(self, path: str) -> tuple[int, str]:
+        async with httpx.AsyncClient() as http:
+            answer = await http.get(f"http://127.0.0.1:{self.port}{path}")
+            return answer.status_code, answer.text
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    return Start(monkeypatch, lambda request: refusal(503, "starting"))
+
+
+async def test_an_api_server_that_is_away_at_the_start_is_waited_for(start: Start) -> None:
+    """One that ended would be started anew after up to five minutes, and the outage be so much longer."""
+    async with start as task:
+        assert (await start.probe("/healthz"))[0] == 200  # else it would be started anew, too
+        status, waits = await start.probe("/readyz")
+        assert status == 503
+        assert "StrataModel" in waits
+        start.answer = lambda request: refusal(404, "the server could not find it")
+        with pytest.raises(ApiError, match="the CRD StrataModel is not installed"):
+            await task
+
+
+async def test_it_ends_when_it_is_told_to_though_the_api_server_is_away(start: Start) -> None:
+    async with start as task:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait([task])
+        assert task.cancelled()

@@ -43,6 +43,7 @@ class World:
         self.client = FakeClient(model_object(**spec))
         self.cache = Cache(lambda key: None)
         self.now = CREATED
+        self.client.now = lambda: self.now
         self.monitors = False
         self.told: dict[str, Any] = {}  # by the engines, into fields of their pods
         self.cache.put_model(self.model)
@@ -55,7 +56,6 @@ class World:
             engine_image="engine:1",
             has_monitors=lambda: self.monitors,
             look=lambda pod: replace(pod, **self.told),
-            clock=lambda: self.now,
         )
 
     @property
@@ -403,8 +403,75 @@ def test_a_node_that_is_gone_holds_nothing_up() -> None:
     assert ("StrataModel", *KEY) not in world.client.objects
 
 
+def test_without_agents_no_finalizer_holds_a_model() -> None:
+    """Nobody would have to put anything back; and once the operator is gone nobody would take it off."""
+    world = World(**TUNED)
+    world.run()
+    world.put_pod()
+    world.run()
+    assert "finalizers" not in world.model["metadata"]
+    assert world.condition("NodeTuned")["reason"] == "NoAgent"
+
+
+def test_agents_that_are_suspended_hold_no_model() -> None:
+    world = tuned_world()
+    world.client.objects["StrataNode", "", "node-1"]["spec"]["suspend"] = True
+    agent_acts(world)
+    world.run()
+    assert world.model["metadata"]["finalizers"] == []
+    assert world.client.objects["StrataNode", "", "node-1"]["spec"]["tuning"]["models"] != []
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        pytest.param([], id="taken out"),
+        pytest.param([{"model": "ns/m", "powerLimitWatts": 100}], id="another limit"),
+        pytest.param([{"model": "ns/m", "powerLimitWatts": 280, "smClockMaxMHz": 900}], id="a limit more"),
+    ],
+)
+def test_a_wish_that_somebody_edits_is_put_back_and_then_it_is_quiet(edited: list[dict[str, Any]]) -> None:
+    world = tuned_world()
+    node = world.client.objects["StrataNode", "", "node-1"]
+    world.client.wishes["node-1"] = {"kubectl-edit": edited}
+    node["spec"]["tuning"]["models"] = edited
+    agent_acts(world)
+    world.run()
+    assert node_wishes(world) == [{"model": "ns/m", "powerLimitWatts": 280}]
+    world.client.writes()
+    assert world.run().outcome == "unchanged"
+    assert world.client.writes() == []
+
+
+def node_wishes(world: World) -> list[dict[str, Any]]:
+    return list(world.client.objects["StrataNode", "", "node-1"]["spec"]["tuning"]["models"])
+
+
+def test_what_a_model_wished_for_goes_with_it_however_it_went() -> None:
+    world = tuned_world()
+    other = {"model": "ns/other", "powerLimitWatts": 250}
+    world.client.wishes["node-1"]["another"] = [other]
+    world.client.version += 1
+    node = world.client.objects["StrataNode", "", "node-1"]
+    node["metadata"]["resourceVersion"] = str(world.client.version)
+    node["spec"]["tuning"]["models"].append(other)
+    world.nodes.put("StrataNode", node)
+    gone = world.client.objects.pop(("StrataModel", *KEY))  # its finalizer was taken off by hand
+    world.cache.remove_model(gone)
+    world.run()
+    assert node_wishes(world) == [other]
+
+
+def test_a_wish_stays_while_the_cache_is_behind() -> None:
+    world = tuned_world()
+    world.cache.remove_model(world.model)
+    world.run()
+    assert node_wishes(world) == [{"model": "ns/m", "powerLimitWatts": 280}]
+
+
 def test_no_finalizer_is_added_to_a_model_that_is_leaving() -> None:
     world = World(**TUNED)
+    world.nodes.put("StrataNode", node_object("node-1"))
     world.client.failing["apply StrataModel"] = LeavingError("no new finalizers can be added", status=422)
     assert world.run() == Result("gone")
 

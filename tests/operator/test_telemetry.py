@@ -47,6 +47,14 @@ def test_a_reconcile_that_hangs(parts: Parts, monkeypatch: pytest.MonkeyPatch) -
     assert parts.telemetry.ailments() == ["a reconcile hangs"]
 
 
+def test_another_part_that_ended(parts: Parts) -> None:
+    said: list[str | None] = [None]
+    parts.telemetry.watch_over(lambda: said[0])
+    assert parts.telemetry.ailments() == []
+    said[0] = "a worker has ended"
+    assert parts.telemetry.ailments() == ["a worker has ended"]
+
+
 @pytest.fixture
 async def http(parts: Parts) -> AsyncIterator[httpx.AsyncClient]:
     runner = await parts.telemetry.serve("127.0.0.1", 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -99,6 +100,25 @@ def test_stopping_waits_for_what_is_under_way() -> None:
     go_on.set()
     assert crew.workers.stop(SOON)
     assert crew.outcomes == ["changed"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_ended_by_a_defect_is_an_ailment() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+
+    def on_done(outcome: str, seconds: float) -> None:
+        raise RuntimeError("a defect beside the reconcile")
+
+    crew = Workers(queue, lambda key: Result("changed"), count=2, on_done=on_done)
+    assert crew.ailment() is None  # a standby has not started any
+    crew.start()
+    assert crew.ailment() is None
+    queue.add("a")
+    while crew.ailment() is None:
+        time.sleep(0.001)
+    assert crew.ailment() == "a worker has ended"
+    crew.stop(SOON)
+    assert crew.ailment() is None  # now they were told to
 
 
 def test_workers_that_never_started_are_stopped_at_once() -> None:

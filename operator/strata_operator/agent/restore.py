@@ -9,7 +9,9 @@ from typing import Any
 from strata_operator.agent.agent import Agent
 from strata_operator.agent.mirror import Mirror
 from strata_operator.api.conditions import having
-from strata_operator.api.errors import MissingError
+from strata_operator.api.errors import ApiError, MissingError
+from strata_operator.api.model import KIND
+from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.node import NODE_KIND, NODE_LABELS
 from strata_operator.cluster.client import Client
 
@@ -61,7 +63,7 @@ def uninstall(
     """Give back everywhere, then end the agents and delete what they made; what is left by node.
 
     The agents end before the StrataNodes go: they would make them again, and the operator would have them tuned.
-    Raises ApiError.
+    Models are let go last. Raises ApiError.
     """
     waiting = restore_everywhere(client, has_time=has_time, pause=pause)
     try:
@@ -81,7 +83,27 @@ def uninstall(
         _unmark(client, name)
         if name not in waiting:  # with its original values a node can still be put right
             client.delete(NODE_KIND, None, name)
+    _let_models_go(client)
     return waiting
+
+
+def _let_models_go(client: Client) -> None:
+    """Take the operator's finalizer off, for soon nobody is there any more who would: deletions would wait for ever.
+
+    The operator adds none while no agent heeds what models wish for.
+    """
+    objects, _ = client.list_all(KIND)
+    for metadata in (obj["metadata"] for obj in objects):
+        held = metadata.get("finalizers") or []
+        if TUNING_FINALIZER not in held:
+            continue
+        kept = [one for one in held if one != TUNING_FINALIZER]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept}}
+        try:
+            client.merge(KIND, metadata["namespace"], metadata["name"], patch)
+        except ApiError as error:
+            words = "%s/%s may keep the finalizer %s, and then waits for it when it is deleted: %s"
+            log.warning(words, metadata["namespace"], metadata["name"], TUNING_FINALIZER, error)
 
 
 def _unmark(client: Client, name: str) -> None:

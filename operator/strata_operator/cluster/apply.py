@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from strata_operator import tuning
 from strata_operator.api import wire
 from strata_operator.api.child import Child, is_created_by_us
 from strata_operator.api.errors import (
@@ -16,11 +17,10 @@ from strata_operator.api.errors import (
 )
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
 from strata_operator.api.names import EXPIRY_MANAGER, FIELD_MANAGER, TUNING_FINALIZER, wish_manager
-from strata_operator.api.node import NODE_KIND
+from strata_operator.api.node import NODE_KIND, StrataNode
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, foreign
 from strata_operator.render import JOB, expiry, preflight_name
-from strata_operator.tuning import NodeAction
 
 
 def check_owner(client: Client, model: StrataModel) -> None:
@@ -122,10 +122,10 @@ def apply_finalizer(client: Client, key: tuple[str, str], uid: str, *, present: 
         raise
 
 
-def apply_wish(client: Client, key: tuple[str, str], action: NodeAction) -> dict[str, Any]:
+def apply_wish(client: Client, key: tuple[str, str], action: tuning.NodeAction) -> dict[str, Any]:
     """Write the model's wish into the StrataNode, or take it out; returns the StrataNode as it is now.
 
-    Raises UnavailableError where the node was made anew in between. It is never created.
+    Raises UnavailableError where the node was made anew or written in between. It is never created.
     """
     models = [wire.dump(action.wish)] if action.wish is not None else []
     manifest = {
@@ -134,7 +134,15 @@ def apply_wish(client: Client, key: tuple[str, str], action: NodeAction) -> dict
         "metadata": {"name": action.node.name, "uid": action.node.uid},
         "spec": {"tuning": {"models": models}} if models else {},
     }
-    return client.apply(NODE_KIND, manifest, manager=wish_manager(*key), force=True)
+    answer = client.apply(NODE_KIND, manifest, manager=wish_manager(*key), force=True)
+    name = tuning.key(*key)
+    if tuning.held_wish(name, StrataNode.parse(answer)) == action.wish:
+        return answer
+    # Somebody wrote of the wish by hand what we do not: an apply leaves that, for it never was ours.
+    others = [one for one in answer["spec"]["tuning"]["models"] if one["model"] != name]
+    version = {"resourceVersion": answer["metadata"]["resourceVersion"]}
+    patch = {"metadata": version, "spec": {"tuning": {"models": [*others, *models]}}}
+    return client.merge(NODE_KIND, None, action.node.name, patch)
 
 
 def _with_uid(manifest: Mapping[str, Any], uid: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import urllib3
@@ -25,6 +27,8 @@ READ_SECONDS = 30
 # The server sends a bookmark each minute, but none for a kind of which nothing has changed yet. So silence for longer
 # means a dead connection or nothing at all; a new watch from the same version tells, and costs next to nothing.
 WATCH_SILENCE_SECONDS = 90
+
+CLOCK_SLACK = timedelta(seconds=5)  # dates are whole seconds, and an answer may take some time to arrive
 
 PAGE = "250"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -92,6 +96,12 @@ class Client:
         self._timeout = (min(CONNECT_SECONDS, read_seconds), read_seconds)
         self._api = kubernetes.ApiClient(config)
         self._api.user_agent = "strata-operator"
+        self._ahead = timedelta()  # by how much the server's clock is, where that is more than the network explains
+
+    def now(self) -> datetime:
+        """The API server's time, as of its last answer: what it writes into objects can be compared with it, whatever
+        this machine's clock says."""
+        return datetime.now(UTC) + self._ahead
 
     def get(self, kind: str, namespace: str | None, name: str) -> dict[str, Any]:
         """One object; ``namespace`` is None for what has none. Raises MissingError where there is none."""
@@ -214,7 +224,18 @@ class Client:
             self._on_request(verb, 0)
             raise UnavailableError(f"{method} {path}: no answer from the API server: {error!r}") from error
         self._on_request(verb, response.status)
+        self._see_time(response.getheader("Date"))
         return response
+
+    def _see_time(self, date: str | None) -> None:
+        """An HTTP date, in whole seconds, of when the answer was sent."""
+        try:
+            ahead = parsedate_to_datetime(date or "") - datetime.now(UTC)
+        except (ValueError, TypeError):
+            return
+        if abs(ahead - self._ahead) > CLOCK_SLACK:
+            log.info("the API server's clock is %.0f s ahead of this one", ahead.total_seconds())
+            self._ahead = ahead
 
 
 def _error(method: str, path: str, status: int, data: bytes) -> ApiError:

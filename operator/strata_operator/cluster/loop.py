@@ -31,6 +31,7 @@ class Loop(ABC):
 
     def start(self) -> None:
         """Returns at once; ``synced`` tells when the cache holds the kind."""
+        self.active_at = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -39,7 +40,7 @@ class Loop(ABC):
 
     def ailment(self) -> str | None:
         """Why the process should be started anew. An API server that is down is no reason."""
-        if time.monotonic() - self.active_at > self._silent_seconds:
+        if self._thread.ident is not None and time.monotonic() - self.active_at > self._silent_seconds:
             return f"the {self.name} hangs"
         return None
 

@@ -25,6 +25,7 @@ class Nodes:
         self._lock = threading.Lock()
         self._nodes: dict[str, tuple[int, StrataNode]] = {}  # with the version
         self._all: tuple[StrataNode, ...] | None = None  # None: to be made again
+        self._wishing: frozenset[str] = frozenset()  # as of ``_all``
         self.fit_version = 0  # another number once something changed by which a model fits or not
 
     def all(self) -> tuple[StrataNode, ...]:
@@ -32,7 +33,13 @@ class Nodes:
         with self._lock:
             if self._all is None:
                 self._all = tuple(node for _, (_, node) in sorted(self._nodes.items()))
+                self._wishing = frozenset(wish.model for node in self._all for wish in node.spec.tuning.models)
             return self._all
+
+    def is_wished_by(self, model: str) -> bool:
+        """Whether any of them holds a wish of that model, by its ``tuning.key``."""
+        self.all()
+        return model in self._wishing
 
     def put(self, kind: str, obj: Mapping[str, Any]) -> None:
         """A node as its watch, or the answer to our own apply, shows it."""

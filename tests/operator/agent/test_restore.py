@@ -8,9 +8,11 @@ import pytest
 from strata_operator.agent.fake import rtx3090
 from strata_operator.agent.restore import left, restore_everywhere, restore_here, uninstall
 from strata_operator.api.errors import UnavailableError
+from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.node import NODE_KIND, UNHEALTHY_TAINT
 from strata_operator.cluster.client import Client
 from tests.operator.agent.conftest import NODE, World
+from tests.operator.samples import model_object
 
 Make = Callable[..., World]
 LOWER = {"model": "llm/a", "powerLimitWatts": 280, "hugepages": [{"size": "2Mi", "pages": 64}]}
@@ -136,6 +138,25 @@ def test_uninstalling_restores_ends_the_agents_and_deletes_the_strata_nodes_in_t
     deletes = [call for call in tuned.client.calls if call.startswith("delete")]
     assert deletes == ["delete DaemonSet", f"delete {NODE_KIND}"]
     assert (NODE_KIND, "", NODE) not in tuned.client.objects
+
+
+def test_uninstalling_lets_models_go_that_would_wait_for_an_operator(tuned: World) -> None:
+    ready(tuned, "Unknown")
+    for name, held in (("a", [TUNING_FINALIZER, "somebody/else"]), ("b", ["somebody/else"]), ("c", [])):
+        made = model_object(name)
+        made["metadata"] |= {"finalizers": held} if held else {}
+        tuned.client.keep(made)
+    uninstall(client(tuned), "ns", "agent", has_time=lambda: True, pause=daemon_set(tuned, []))
+    left_over = {
+        name: obj["metadata"].get("finalizers")
+        for (kind, _, name), obj in tuned.client.objects.items()
+        if kind == "StrataModel"
+    }
+    assert left_over == {"a": ["somebody/else"], "b": ["somebody/else"], "c": None}
+    assert [call for call in tuned.client.calls if call.endswith(" StrataModel")] == [
+        "list StrataModel",
+        "merge StrataModel",
+    ]
 
 
 def test_uninstalling_keeps_the_strata_node_of_a_dead_node(tuned: World) -> None:

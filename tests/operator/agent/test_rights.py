@@ -10,11 +10,13 @@ import yaml
 from strata_operator.agent.fake import rtx3090
 from strata_operator.agent.restore import restore_here, uninstall
 from strata_operator.api.errors import UnavailableError
+from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.node import FORGET_FAULTS_ANNOTATION, NODE_KIND
 from strata_operator.cluster.client import RESOURCES, Client
 from tests.operator.agent.conftest import NODE, World
 from tests.operator.agent.test_restore import daemon_set, ready
 from tests.operator.live.harness import CHART
+from tests.operator.samples import model_object
 
 Make = Callable[..., World]
 VERBS = {"merge": "patch", "apply": "patch"}
@@ -65,6 +67,9 @@ def test_the_uninstaller_s(world: Make) -> None:
     here.turn()
     ready(here, "True")
     theirs: list[str] = []
+    model = model_object()
+    model["metadata"]["finalizers"] = [TUNING_FINALIZER]
+    here.client.keep(model)
     pause = daemon_set(here, [])
     mine = here.client._call
 

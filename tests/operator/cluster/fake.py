@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from strata_operator.api.errors import ApiError, MissingError, UnavailableError
@@ -24,6 +25,7 @@ class FakeClient:
         self.calls: list[str] = []
         self.merged: list[Mapping[str, Any]] = []  # patches, in order
         self.version = 100
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.wishes: dict[str, dict[str, list[Any]]] = {}  # on each StrataNode, by field manager
         for obj in objects:
             self.keep(obj)
@@ -105,8 +107,10 @@ class FakeClient:
         mine = manifest["spec"].get("tuning", {}).get("models", [])
         held = self.wishes.setdefault(there["metadata"]["name"], {})
         held[manager] = copy.deepcopy(mine)
-        models = [wish for wishes in held.values() for wish in wishes]
-        there["spec"] = {**there.get("spec", {}), "tuning": {"models": models}}
+        models: dict[str, dict[str, Any]] = {}  # by the model's name: a list of type map
+        for wish in (wish for wishes in held.values() for wish in wishes):
+            models[wish["model"]] = {**models.get(wish["model"], {}), **wish}
+        there["spec"] = {**there.get("spec", {}), "tuning": {"models": list(models.values())}}
         there["metadata"]["generation"] += 1
 
     def create(self, kind: str, manifest: Mapping[str, Any], *, manager: str | None = None) -> dict[str, Any]:

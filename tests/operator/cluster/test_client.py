@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -182,6 +184,34 @@ def test_a_silent_watch_ends_to_be_started_anew(monkeypatch: pytest.MonkeyPatch)
     with ScriptedServer(lambda request: Answer(lines=silence())) as server:
         assert list(server.client().watch("Pod")) == EVENTS[:1]
         end.set()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ahead"),
+    [
+        pytest.param(-3600, -3600, id="an hour behind"),
+        pytest.param(86400, 86400, id="a day ahead"),
+        pytest.param(3, 0, id="what the network may explain"),
+    ],
+)
+def test_now_is_the_server_s_time(seconds: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def date(self: object, timestamp: object = None) -> str:
+        return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+    monkeypatch.setattr("http.server.BaseHTTPRequestHandler.date_time_string", date)
+    with ScriptedServer(lambda request: Answer(body={})) as server:
+        client = server.client()
+        assert abs((client.now() - datetime.now(UTC)).total_seconds()) < 1
+        client.get("Pod", "ns", "p")
+        assert abs((client.now() - datetime.now(UTC)).total_seconds() - ahead) < 2
+
+
+def test_an_answer_without_a_date_that_can_be_read_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("http.server.BaseHTTPRequestHandler.date_time_string", lambda self, timestamp=None: "today")
+    with ScriptedServer(lambda request: Answer(body={})) as server:
+        client = server.client()
+        client.get("Pod", "ns", "p")
+        assert abs((client.now() - datetime.now(UTC)).total_seconds()) < 1
 
 
 def test_without_credentials_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

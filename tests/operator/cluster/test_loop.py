@@ -51,8 +51,19 @@ def test_neither_an_outage_nor_a_defect_ends_it(caplog: pytest.LogCaptureFixture
 def test_a_turn_that_does_not_end_is_an_ailment(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("strata_operator.cluster.loop.time.monotonic", lambda: now[0])
-    loop = Scripted(lambda: None)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        go_on.wait(SOON)
+
+    loop = Scripted(begun.set, wait)
+    now[0] += 1000
+    assert loop.ailment() is None  # it has not been started
+    loop.start()
+    assert begun.wait(SOON)
     now[0] += 59
     assert loop.ailment() is None
     now[0] += 2
     assert loop.ailment() == "the scripted of Pod hangs"
+    loop.stop()
+    go_on.set()

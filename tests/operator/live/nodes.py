@@ -12,18 +12,18 @@ PRODUCT = "NVIDIA-GeForce-RTX-4090"
 
 
 class GpuNodes:
-    """Nodes of kwok, each with one card, and their StrataNodes."""
+    """Nodes of kwok and their StrataNodes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.names: list[str] = []
 
-    def add(self, *, vram_gib: int = 24, memory_gib: int = 64) -> str:
+    def add(self, *, cards: int = 1, vram_gib: int = 24, memory_gib: int = 64) -> str:
         """A node more; its name."""
-        (name,) = self.cluster.add_gpu_nodes(1, product=PRODUCT, vram_mib=vram_gib * 1024 - 12)
+        (name,) = self.cluster.add_gpu_nodes(1, product=PRODUCT, vram_mib=vram_gib * 1024 - 12, count=cards)
         self.names.append(name)
-        card = gpu(PRODUCT, vram_gib=vram_gib, uuid=f"GPU-{name}")
-        node = {**node_object(name, gpus=[card], memory_gib=memory_gib), "metadata": {"name": name}}
+        gpus = [gpu(PRODUCT, vram_gib=vram_gib, uuid=f"GPU-{name}-{number}") for number in range(cards)]
+        node = {**node_object(name, gpus=gpus, memory_gib=memory_gib), "metadata": {"name": name}}
         status = node.pop("status")
         del status["calibration"]
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(node))
@@ -36,6 +36,11 @@ class GpuNodes:
         generation = self.get(name)["metadata"]["generation"]
         condition = {**said, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": generation}
         self._patch_status(name, {"observedGeneration": generation, "conditions": [condition]})
+
+    def edit(self, name: str, wishes: list[dict[str, Any]]) -> None:
+        """As somebody with kubectl would."""
+        patch = json.dumps({"spec": {"tuning": {"models": wishes}}})
+        self.cluster.kubectl("patch", "stratanode", name, "--type=merge", "-p", patch)
 
     def wishes(self, name: str) -> list[dict[str, Any]]:
         return list((self.get(name)["spec"].get("tuning") or {}).get("models") or [])

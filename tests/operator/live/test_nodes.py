@@ -76,10 +76,10 @@ def test_what_fits_nowhere_waits_for_a_node_that_will_do(models: Models, gpu_nod
 
 def test_two_models_tune_one_node_and_take_it_back_one_by_one(models: Models, gpu_nodes: GpuNodes) -> None:
     """Server-side apply with a field manager for each model: neither takes the other's entry along."""
-    node = gpu_nodes.add()
-    other = {"model": "elsewhere/other", "powerLimitWatts": 250}
-    patch = json.dumps({"spec": {"tuning": {"models": [other]}}})
-    models.cluster.kubectl("patch", "stratanode", node, "--type=merge", "-p", patch)
+    node = gpu_nodes.add(cards=2)
+    models.apply("other", power={"limitWatts": 250}, **QWEN)
+    other = {"model": f"{models.namespace}/other", "powerLimitWatts": 250}
+    eventually(lambda: gpu_nodes.wishes(node) == [other], 60, lambda: models.describe("other"))
     models.apply("tuned", power={"limitWatts": 280, "maxTemperatureC": {"core": 83}}, **QWEN)
     mine = {"model": f"{models.namespace}/tuned", "powerLimitWatts": 280, "maxCoreTemperatureC": 83}
     eventually(lambda: mine in gpu_nodes.wishes(node), 60, lambda: models.describe("tuned"))
@@ -88,6 +88,13 @@ def test_two_models_tune_one_node_and_take_it_back_one_by_one(models: Models, gp
     models.wait_for("tuned", "NodeTuned", "Unknown", "Applying")
     gpu_nodes.act(node)
     models.wait_for("tuned", "NodeTuned", "True", "Tuned")
+    # Somebody edits the list, and writes down a model that does not exist.
+    gpu_nodes.edit(node, [{"model": "gone/gone", "powerLimitWatts": 100}, {**mine, "smClockMaxMHz": 900}])
+
+    def is_put_back() -> bool:
+        return sorted(gpu_nodes.wishes(node), key=lambda wish: wish["model"]) == [other, mine]
+
+    eventually(is_put_back, 30, lambda: json.dumps(gpu_nodes.wishes(node)))
     models.kubectl("delete", "sm", "tuned", "--wait=false")
     eventually(lambda: gpu_nodes.wishes(node) == [other], 30, lambda: json.dumps(gpu_nodes.wishes(node)))
     assert models.get("sm", "tuned") is not None  # until the agent has put things back
