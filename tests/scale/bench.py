@@ -134,7 +134,7 @@ class Run:
         before, cpu = self.operator.requests(), self.operator.cpu_seconds()
         asked = self.models.apply(self.names, per_second=per_second)
         self._until(lambda: len(pods.at) >= number, "a pod of every model")
-        self._until(lambda: self.models.ready() == number, "every model to be Ready")
+        self._until(lambda: self.models.ready() == number, "every model to be Ready", every=5)
         self._settle()
         made = self.operator.requests() - before
         self._times("apply → Deployment created", deployments.after(asked))
@@ -197,7 +197,7 @@ class Run:
         say("all models deleted")
         begin = time.monotonic()
         self.models.delete_all()
-        self._until(lambda: self.models.count() == 0, "the models to be gone")
+        self._until(lambda: self.models.count() == 0, "the models to be gone", every=2)
         self.rows.append(Row("all models deleted at once → gone", f"{time.monotonic() - begin:.1f} s"))
 
     def _times(self, what: str, seconds: Sequence[float], goal: float | None = None) -> None:
@@ -227,12 +227,13 @@ class Run:
             if time.monotonic() > end:
                 raise TimeoutError(f"the operator has worked for {SETTLE_SECONDS:g} s and does not come to rest")
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
+    def _until(self, condition: Callable[[], bool], what: str, *, every: float = 0.1) -> None:
+        """``every``: seconds between two looks; one at all models costs the API server as much as the operator does."""
         end = time.monotonic() + SETTLE_SECONDS
         while not condition():
             if time.monotonic() > end:
                 raise TimeoutError(f"waited {SETTLE_SECONDS:g} s for {what}")
-            time.sleep(0.1)
+            time.sleep(every)
 
 
 def _writes(calls: Counter[str]) -> int:
