@@ -3,6 +3,7 @@ made on first use."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tests.cluster import Cluster
 
 spin_briefly()  # before any test imports torch
+gc.disable()  # until all is imported: the collector would walk through it again and again, for seconds
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell starts what runs in the background. Children would inherit it, and tests interrupt them.
@@ -30,6 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cluster") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1800))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor need it walk through that while tests run
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -22,12 +22,14 @@ from tests.cli.conftest import COMMAND
 from tests.engine.tiny_llama import CONFIG, write_checkpoint
 from tests.server.conftest import Live
 
-Strata = Callable[..., subprocess.CompletedProcess[str]]
-
 
 def test_all_measurements_print_their_figures(
-    strata: Strata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     model = str(write_checkpoint(tmp_path / "model"))
     tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -52,10 +54,9 @@ def test_all_measurements_print_their_figures(
     assert "give --vram-shares and --ways" in capsys.readouterr().err
 
     (tmp_path / "text").write_text("w5 " * 60)
-    result = strata("bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16")
-    assert result.returncode == 0, result.stderr
-    assert "perplexity  " in result.stdout
-    assert "predict: 100 % of 59 tokens" in result.stderr
+    assert main(["bench", "perplexity", *options, "--text", str(tmp_path / "text"), "--window", "16"]) == 0
+    assert "perplexity  " in capsys.readouterr().out
+    assert "predict: 100 % of 59 tokens" in caplog.text
 
 
 def test_a_shape_is_written_and_measured(
@@ -72,10 +73,9 @@ def test_a_shape_is_written_and_measured(
     assert main(["bench", "decode", str(tmp_path / "store"), *options]) == 0
 
 
-def test_a_text_that_cannot_be_read_is_named(strata: Strata, tmp_path: Path) -> None:
-    result = strata("bench", "perplexity", "builtin://smollm2-135m", "--text", str(tmp_path / "nowhere"))
-    assert result.returncode == 2
-    assert "nowhere" in result.stderr.splitlines()[-1]
+def test_a_text_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "perplexity", "builtin://smollm2-135m", "--text", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err.splitlines()[-1]
 
 
 # --- strata bench kernels
@@ -83,11 +83,10 @@ def test_a_text_that_cannot_be_read_is_named(strata: Strata, tmp_path: Path) -> 
 EXPERTS = ["--hidden-size", "64", "--intermediate-size", "32", "--experts-per-token", "2", "--memory-mib", "4"]
 
 
-def test_kernels_are_measured_each_with_each(strata: Strata) -> None:
+def test_kernels_are_measured_each_with_each(capsys: pytest.CaptureFixture[str]) -> None:
     how = ["--variants", "scalar", "--threads", "1", "--prefetch-bytes", "0,64", "--activations", "int8,int16"]
-    result = strata("bench", "kernels", *EXPERTS, *how, "--json")
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    assert main(["bench", "kernels", *EXPERTS, *how, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert [(one["prefetch_bytes"], one["activations"]) for one in found] == [
         (0, "int8"), (0, "int16"), (64, "int8"), (64, "int16")
     ]  # fmt: skip
@@ -116,13 +115,17 @@ def test_kernels_that_cannot_be_measured(capsys: pytest.CaptureFixture[str], opt
 LOAD = ["--mix", "1:20:30", "--requests", "4", "--warmup", "1"]
 
 
-def test_a_server_is_measured_and_the_report_written(strata: Strata, live: Callable[..., Live], tmp_path: Path) -> None:
+def test_a_server_is_measured_and_the_report_written(
+    live: Callable[..., Live], tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     url = live(max_model_len=1024).url
-    result = strata("bench", "serve", "--url", url, *LOAD, "--concurrency", "1,2", "--output", str(tmp_path / "report"))
-    assert result.returncode == 0, result.stderr
-    assert "| 2 streams | 4 of 4 | 0 |" in result.stdout
-    assert "2 streams: 100 % of 120 tokens" in result.stderr
-    assert (tmp_path / "report" / "report.md").read_text() == result.stdout
+    report = str(tmp_path / "report")
+    assert main(["bench", "serve", "--url", url, *LOAD, "--concurrency", "1,2", "--output", report]) == 0
+    shown = capsys.readouterr().out
+    assert "| 2 streams | 4 of 4 | 0 |" in shown
+    assert "2 streams: 100 % of 120 tokens" in caplog.text
+    assert (tmp_path / "report" / "report.md").read_text() == shown
     assert (tmp_path / "report" / "report.png").is_file()
 
 

@@ -15,7 +15,7 @@ from strata.store.convert import convert
 from strata.store.reader import Store
 from tests.cli.conftest import COMMAND
 from tests.engine.tiny_llama import write_checkpoint
-from tests.store.hub import Hub, serving
+from tests.store.hub import Hub, serving, speak_with
 
 NAME = "acme/Tiny-1B"
 
@@ -30,26 +30,29 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def environment(hub: Hub, tmp_path: Path) -> Mapping[str, str]:
-    """Of a user who has fetched nothing yet."""
+def environment(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Of a user who has fetched nothing yet; this process has the same."""
+    speak_with(hub, tmp_path / "hf" / "hub", monkeypatch)
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
     mine = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "STRATA_CACHE_DIR": str(tmp_path / "cache")}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     return inherited | mine
 
 
-def run(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment, check=False)
-
-
 def test_what_was_fetched_is_served_without_the_network(
-    hub: Hub, environment: Mapping[str, str], tmp_path: Path
+    hub: Hub,
+    environment: Mapping[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    result = run(environment, "fetch", NAME, "--dtype", "bf16")
-    assert result.returncode == 0, result.stderr
-    path = Path(result.stdout.removeprefix(f"{NAME} is at ").split(":")[0])
-    assert result.stdout == f"{NAME} is at {path}: strata serve {NAME} --dtype bf16\n"
+    caplog.set_level("INFO")
+    assert main(["fetch", NAME, "--dtype", "bf16"]) == 0
+    shown = capsys.readouterr().out
+    path = Path(shown.removeprefix(f"{NAME} is at ").split(":")[0])
+    assert shown == f"{NAME} is at {path}: strata serve {NAME} --dtype bf16\n"
     assert Store.open(path).dtype == "bf16"
-    assert [f"{phase}: 100 %" in result.stderr for phase in ("download", "convert", "verify")] == [True] * 3
+    assert [f"{phase}: 100 %" in caplog.text for phase in ("download", "convert", "verify")] == [True] * 3
     hub.requests.clear()
 
     options = ["--dtype", "bf16", "--device", "cpu", "--port", "0"]
@@ -83,20 +86,19 @@ def test_a_killed_download_goes_on_where_it_was(hub: Hub, environment: Mapping[s
     hub.holds.clear()
     hub.release.set()
     hub.requests.clear()
-    result = run(environment, "fetch", "acme/big")
+    again = [*COMMAND, "fetch", "acme/big"]
+    result = subprocess.run(again, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     assert Path(result.stdout.removeprefix("acme/big is at ").split(": ")[0]).read_bytes() == data
     assert [r.range for r in hub.requests if r.method == "GET" and "/cdn/" in r.path] == [f"bytes={20 << 20}-"]
 
 
-def test_a_model_of_the_hub_is_converted_to_a_directory(
-    hub: Hub, environment: Mapping[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("environment")
+def test_a_model_of_the_hub_is_converted_to_a_directory(hub: Hub, tmp_path: Path) -> None:
     commit = hub.repo(NAME).revisions["main"]
     hub.repo(NAME).commit({"README.md": b"nothing left"})
     options = ["--revision", commit, "--output_dir", str(tmp_path / "store"), "--dtype", "int8"]
-    result = run(environment, "convert", "--model_name_or_path", NAME, *options)
-    assert result.returncode == 0, result.stderr
+    assert main(["convert", "--model_name_or_path", NAME, *options]) == 0
     assert Store.open(tmp_path / "store").dtype == "int8"
 
 
@@ -111,9 +113,8 @@ def test_what_is_here_must_be_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["fetch", str(convert(str(checkpoint), tmp_path / "store", "int4"))]) == 0
 
 
-def test_what_cannot_be_fetched_is_one_line(hub: Hub, environment: Mapping[str, str]) -> None:
-    result = run(environment, "serve", "acme/nothing", "--port", "0")
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith(
-        "strata: error: 'acme/nothing' is no model: it is no path here, and"
-    )
+@pytest.mark.usefixtures("environment")
+def test_what_cannot_be_fetched_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "acme/nothing"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("strata: error: 'acme/nothing' is no model: it is no path here, and")

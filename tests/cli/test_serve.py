@@ -22,7 +22,8 @@ from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
 from strata.config.model_name import BuiltinName
 from strata.engine.fake import FakeEngine
-from strata.errors import OptionError
+from strata.engine.load import load_engine
+from strata.errors import OptionError, UsageError
 from strata.server.app import Access
 from strata.server.keys import ApiKeys
 from strata.server.service import Service
@@ -133,12 +134,12 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(server: Server
     assert "600 tokens; max-model-len is 512" in response.json()["error"]["message"]
 
 
-def test_the_port_of_a_running_server_is_in_use(server: Server, strata: Strata) -> None:
+def test_the_port_of_a_running_server_is_in_use(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     port = server.url.rsplit(":", 1)[1]
-    result = strata("serve", BUILTIN, "--port", port)
-    assert result.returncode == 2
-    assert f"port {port} on 127.0.0.1 is in use by another program" in result.stderr
-    assert "--port" in result.stderr
+    assert main(["serve", BUILTIN, "--port", port]) == 2
+    error = capsys.readouterr().err
+    assert f"port {port} on 127.0.0.1 is in use by another program" in error
+    assert "--port" in error
 
 
 def test_a_client_that_leaves_frees_the_blocks(server: Server) -> None:
@@ -199,6 +200,17 @@ def test_a_server_that_is_open_to_all_warns(
 # --- models that cannot be served
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def load(model: str) -> None:
+    """As the engine's process does for ``strata serve``, in this one: importing torch once takes seconds."""
+    load_engine(engine_config(build_parser().parse_args(["serve", model, "--device", "cpu"])))
+
+
 def nothing_there(directory: Path) -> tuple[str, str]:
     return str(directory / "nowhere"), "nowhere"
 
@@ -240,10 +252,20 @@ def unknown_builtin(_: Path) -> tuple[str, str]:
     "make", [nothing_there, no_model, cut_gguf, cut_safetensors, no_tokenizer, unknown_architecture, unknown_builtin]
 )
 def test_a_model_that_cannot_be_served_is_named(
-    strata: Strata, tmp_path: Path, make: Callable[[Path], tuple[str, str]]
+    cache: Path, tmp_path: Path, make: Callable[[Path], tuple[str, str]]
 ) -> None:
+    """What the engine's process tells the server's."""
     (tmp_path / "input").mkdir()
     model, words = make(tmp_path / "input")
+    with pytest.raises(UsageError) as failed:
+        load(model)
+    assert words in str(failed.value).splitlines()[-1]
+    assert list(cache.glob("*/config.json")) == [], "no store is left behind"
+
+
+def test_the_reason_of_a_failed_start_is_the_last_line_and_the_pods_last_word(strata: Strata, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    model, words = cut_gguf(tmp_path / "input")
     result = strata("serve", model, "--port", "0", "--device", "cpu")
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
@@ -251,27 +273,24 @@ def test_a_model_that_cannot_be_served_is_named(
     assert last.startswith("strata: error: ")
     assert words in last
     assert words in (tmp_path / "last-words").read_text()
-    assert list((tmp_path / "cache").glob("*/config.json")) == [], "no store is left behind"
 
 
 def test_a_store_with_a_cut_shard_or_without_tokenizer_is_named(
-    strata: Strata, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint, store = write_checkpoint(tmp_path / "checkpoint"), tmp_path / "store"
     assert main(["convert", str(checkpoint), "--output-dir", str(store), "--dtype", "bf16"]) == 0
     assert capsys.readouterr().out == f"{store} is ready: strata serve {store}\n"
 
     (store / "tokenizer.json").rename(tmp_path / "tokenizer.json")
-    result = strata("serve", str(store), "--port", "0", "--device", "cpu")
-    assert result.returncode == 2
-    assert str(store / "tokenizer.json") in result.stderr.splitlines()[-1]
+    with pytest.raises(UsageError, match=re.escape(str(store / "tokenizer.json"))):
+        load(str(store))
     (tmp_path / "tokenizer.json").rename(store / "tokenizer.json")
 
     shard = next(store.rglob("*.safetensors"))
     os.truncate(shard, shard.stat().st_size - 1)
-    result = strata("serve", str(store), "--port", "0", "--device", "cpu")
-    assert result.returncode == 2
-    assert shard.name in result.stderr.splitlines()[-1]
+    with pytest.raises(UsageError, match=re.escape(shard.name)):
+        load(str(store))
 
 
 def test_a_conversion_leaves_what_is_there_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,19 +309,18 @@ def test_the_published_spellings_convert_too(tmp_path: Path) -> None:
     assert (tmp_path / "store" / "config.json").is_file()
 
 
-def test_a_port_in_use_is_known_before_the_model_is_looked_at(strata: Strata) -> None:
+def test_a_port_in_use_is_known_before_the_model_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = strata("serve", "/no/such/model", "--port", str(port))
-    assert result.returncode == 2
-    assert f"port {port} on 127.0.0.1 is in use" in result.stderr
-    assert "/no/such/model" not in result.stderr
+        assert main(["serve", "/no/such/model", "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert f"port {port} on 127.0.0.1 is in use" in error
+    assert "/no/such/model" not in error
 
 
-def test_an_address_of_another_machine_is_refused(strata: Strata) -> None:
-    result = strata("serve", BUILTIN, "--host", "192.0.2.1")
-    assert result.returncode == 2
-    assert "--host" in result.stderr
+def test_an_address_of_another_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", BUILTIN, "--host", "192.0.2.1"]) == 2
+    assert "--host" in capsys.readouterr().err
 
 
 def test_a_server_that_is_stopped_while_it_loads_ends_well(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Repo:
         self.commits[name] = dict(files)
         self.revisions[revision] = name
         return name
+
+
+def speak_with(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point this process's client at ``hub``, with a cache of its own. Nothing reaches the real one."""
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(cache.parent / "token"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
 class Hub:

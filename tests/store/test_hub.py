@@ -23,20 +23,16 @@ from strata.store.sources.hub import Fetched, fetch
 from strata.store.sources.hub_cache import _bar
 from strata.store.sources.hub_files import gguf_files, weight_files
 from tests.store.checkpoints import config, write_gguf, write_hf
-from tests.store.hub import Hub, serving
+from tests.store.hub import Hub, serving, speak_with
 
 NAME = "acme/Tiny-1B"
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """A hub with which the client speaks, and an empty cache. Nothing reaches the real one."""
+    """A hub with which the client speaks, and an empty cache."""
     with serving() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        speak_with(running, tmp_path / "hub", monkeypatch)
         monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 16)  # instead of 10 MiB
         yield running
 
