@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
+from strata.errors import CheckpointError
 from strata.experts import cpu, hybrid, layers
 from strata.experts.counts import ExpertCounts
 from strata.experts.cpu import CpuExperts
@@ -379,6 +380,18 @@ def test_the_next_start_takes_the_times_of_the_one_before(
     assert start() >= first
     assert "in an earlier trial" in caplog.text
     assert path.read_bytes() != written
+
+
+def test_a_damaged_expert_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes reach host memory and VRAM before the checksum is known, and no step."""
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, "int4")
+    (file,) = (store.path / "experts").iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=rf"{file.name}: its checksum is"):
+        load(store, CachedKernels(), monkeypatch, 2, "fetch")
 
 
 def test_a_request_is_expected_once_its_kernel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,20 @@ def test_pages_that_are_promised_and_not_given(kernel: Any) -> None:
         PinnedMemory(5 << 19, CPU)
 
 
+def test_a_driver_that_does_not_lock_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+            assert (address % 4096, size, flags) == (0, 3 << 20, 3)
+            return 2
+
+    monkeypatch.setattr(torch.cuda, "cudart", Driver)
+    expected = (
+        r"the driver did not lock 3\.0 MiB of host memory for the GPU \(error 2\); .* are left\. Raise the container"
+    )
+    with pytest.raises(HardwareError, match=expected):
+        PinnedMemory(3 << 20, torch.device("cuda"))
+
+
 def test_pages_are_touched_where_the_kernel_cannot_be_asked(kernel: Any) -> None:
     libc = kernel(errno.EINVAL)
     memory = PinnedMemory(5 << 19, CPU)
