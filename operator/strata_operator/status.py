@@ -35,7 +35,7 @@ from strata_operator.plan import HELD_KINDS, Action, Manifest, Plan
 from strata_operator.render import JOB, WARM_ROLE, revision_of, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
-from strata_operator.trouble import current_pods, is_complete, own_deployment
+from strata_operator.trouble import ailing, current_pods, is_complete, own_deployment
 from strata_operator.wording import progress
 
 Status = Mapping[str, Any]
@@ -90,9 +90,7 @@ def status(
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
-        Condition(DEGRADED, True, trouble.reason, trouble.message)
-        if trouble
-        else Condition(DEGRADED, False, "AsExpected", "nothing stands in the way"),
+        _degraded(trouble, ailing(model, observed)),
     ]
     return {
         **_written(verdicts, generation=model.generation, previous=previous, now=now),
@@ -218,6 +216,17 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
         start = f"kubectl scale stratamodel/{model.name} -n {model.namespace} --replicas=1 starts one"
         return Condition(READY, False, "ScaledToZero", f"spec.replicas is 0, so no pod runs; {start}")
     return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
+
+
+def _degraded(trouble: Trouble | None, ill: Trouble | None) -> Condition:
+    """``ill``: what is wrong with nodes. It may be why pods fail there, and pods that serve may fail soon."""
+    if trouble and ill:
+        return Condition(DEGRADED, True, trouble.reason, f"{trouble.message}; {ill.message}")
+    if trouble or ill:
+        one = trouble or ill
+        assert one is not None
+        return Condition(DEGRADED, True, one.reason, one.message)
+    return Condition(DEGRADED, False, "AsExpected", "nothing stands in the way")
 
 
 def is_progress(new: Status, previous: Status) -> bool:

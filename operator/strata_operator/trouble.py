@@ -66,6 +66,17 @@ def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: 
     return _unschedulable(model, first) if first.reason == "Unschedulable" else first
 
 
+def ailing(model: StrataModel, observed: Observed) -> Trouble | None:
+    """What the agents of nodes that run the model's pods say is wrong there with the cards; None where all are well."""
+    if model.hardware.accelerator != "nvidia":
+        return None
+    there = {pod.node for pod in observed.pods if not pod.failed}
+    told = [(node.name, node.ailment) for node in observed.nodes if node.name in there and node.ailment is not None]
+    if not told:
+        return None
+    return Trouble(told[0][1].reason, "; ".join(f"node {name} is not healthy: {ill.message}" for name, ill in told))
+
+
 def _unschedulable(model: StrataModel, trouble: Trouble) -> Trouble:
     claim = _NO_CLAIM.search(trouble.message)
     if claim is not None:

@@ -367,6 +367,56 @@ def test_a_wish_that_the_spec_gives_up_is_withdrawn_with_its_finalizer() -> None
     assert world.condition("NodeTuned")["reason"] == "NothingWanted"
 
 
+def fall_ill(world: World, reason: str = "GpuLost", **metadata: Any) -> None:
+    """The agent of node-1 says what is wrong with its cards."""
+    node = world.client.objects["StrataNode", "", "node-1"]
+    ill = {"type": "Healthy", "status": "False", "reason": reason, "message": "card GPU-1: XID 79"}
+    node["status"]["conditions"] = [*(node["status"].get("conditions") or ()), ill]
+    world.client.version += 1
+    node["metadata"] |= {"resourceVersion": str(world.client.version)}
+    world.nodes.put("StrataNode", node)
+
+
+def test_a_model_says_what_happened_to_the_card_of_a_pod() -> None:
+    world = tuned_world()
+    agent_acts(world)
+    world.serve()
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+    fall_ill(world)
+    world.run()
+    degraded = world.condition("Degraded")
+    words = "node node-1 is not healthy: card GPU-1: XID 79"
+    assert (degraded["status"], degraded["reason"], degraded["message"]) == ("True", "GpuLost", words)
+    assert world.condition("Ready")["status"] == "True"  # as long as it answers
+    assert "GpuLost" in world.client.events()
+
+
+def test_an_engine_that_fails_beside_a_lost_card_says_both() -> None:
+    world = tuned_world()
+    fall_ill(world)
+    ended = {"terminated": {"exitCode": 2, "message": "no CUDA device"}}
+    world.put_pod(version=30, containerStatuses=container(state=ended))
+    world.run()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "EngineFailed"
+    assert degraded["message"].startswith("no CUDA device")
+    assert degraded["message"].endswith("; node node-1 is not healthy: card GPU-1: XID 79")
+    assert world.condition("Ready")["reason"] == degraded["reason"]
+
+
+def test_another_node_s_trouble_is_none_of_the_model_s() -> None:
+    world = tuned_world()
+    agent_acts(world)
+    world.serve()
+    fall_ill(world)
+    elsewhere = node_object("node-2")
+    world.nodes.put("StrataNode", elsewhere)
+    world.cache.remove("Pod", pod_object("m-1"))
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+
+
 def leave(world: World) -> None:
     world.change(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=world.model["metadata"]["finalizers"])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strata_operator.api import wire
-from strata_operator.api.conditions import having
+from strata_operator.api.conditions import Trouble, having
 
 NODE_KIND = "StrataNode"
 NODE_PLURAL = "stratanodes"
@@ -277,9 +277,14 @@ class StrataNode:
     conditions: tuple[Mapping[str, Any], ...] = ()
 
     @property
+    def ailment(self) -> Trouble | None:
+        """Why it is not healthy, in its agent's words; None as long as that does not say so."""
+        found = having(self.conditions, HEALTHY, "False")
+        return Trouble(found[0].get("reason", "NotHealthy"), found[0].get("message", "")) if found else None
+
+    @property
     def is_healthy(self) -> bool:
-        """Unless its agent says that it is not."""
-        return not having(self.conditions, HEALTHY, "False")
+        return self.ailment is None
 
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> StrataNode:

@@ -89,7 +89,7 @@ class Nodes:
 
 
 def _inventory(node: StrataNode | None) -> object:
-    """What a model's fit depends on; a power limit that moves is no part of it."""
+    """What a model's fit, and what is said of its nodes, depend on; a power limit that moves is no part of it."""
     if node is None:
         return None
     cards = tuple(
@@ -97,4 +97,4 @@ def _inventory(node: StrataNode | None) -> object:
     )
     host = node.status.host
     memory = (host.memory_bytes, host.pods_memory_bytes) if host else None
-    return cards, memory, node.status.calibration, node.is_healthy
+    return cards, memory, node.status.calibration, node.ailment

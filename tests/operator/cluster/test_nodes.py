@@ -45,6 +45,7 @@ def heard() -> Heard:
         pytest.param({"memory_gib": 32}, 1, id="less memory"),
         pytest.param({"calibration": {"dramMegabytesPerSecond": 1}}, 1, id="measured anew"),
         pytest.param({"conditions": [{"type": "Healthy", "status": "False"}]}, 1, id="ill"),
+        pytest.param({"conditions": [{"type": "Healthy", "status": "True"}]}, 0, id="well"),
         pytest.param({"conditions": [{"type": "Tuned", "status": "False"}]}, 0, id="not tuned"),
         pytest.param(
             {"gpus": [gpu(power={"limitWatts": 250, "defaultWatts": 450, "minWatts": 100, "maxWatts": 600})]},
@@ -61,6 +62,12 @@ def heard() -> Heard:
 def test_models_are_judged_again_when_what_they_need_changed(heard: Heard, fields: dict[str, Any], fits: int) -> None:
     heard.put(version=6, **fields)
     assert heard.news() == (fits, [])
+
+
+def test_models_hear_that_a_node_is_ill_in_another_way(heard: Heard) -> None:
+    for version, reason in ((6, "GpuFails"), (7, "GpuLost"), (8, "GpuLost")):
+        heard.put(version=version, conditions=[{"type": "Healthy", "status": "False", "reason": reason}])
+    assert heard.news()[0] == 2
 
 
 def test_models_with_a_wish_hear_of_every_change(heard: Heard) -> None:
