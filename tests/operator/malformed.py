@@ -1,12 +1,10 @@
-"""StrataModels that are wrong in one place each, generated from the CRD's schema."""
+"""StrataModels and StrataNodes that are wrong in one place each, generated from their CRDs' schemas."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
 from typing import Any
-
-from tests.operator.samples import FULL_SPEC
 
 Steps = tuple[str | int, ...]
 _OTHER_TYPES: dict[str, tuple[Any, ...]] = {
@@ -18,21 +16,21 @@ _OTHER_TYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def malformed(spec_schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is wrong, and the whole spec with it: of another type, out of range, not among the choices, not matching,
+def malformed(schema: dict[str, Any], full: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is wrong, and all of ``full`` with it: of another type, out of range, not among the choices, not matching,
     too long, unknown, missing."""
-    for steps, schema in _places(spec_schema, FULL_SPEC, ()):
-        where = ".".join(map(str, steps)) or "spec"
-        for what, value in _wrong(schema):
-            yield f"{where} {what}", _with(steps, value)
-        if "properties" in schema:
-            yield f"{where} with an unknown field", _with((*steps, "unheardOf"), 1)
-            for name in schema.get("required", ()):
-                yield f"{where} without {name}", _without((*steps, name))
+    for steps, inner in _places(schema, full, ()):
+        where = ".".join(map(str, steps)) or "all of it"
+        for what, value in _wrong(inner):
+            yield f"{where} {what}", _with(full, steps, value)
+        if "properties" in inner:
+            yield f"{where} with an unknown field", _with(full, (*steps, "unheardOf"), 1)
+            for name in inner.get("required", ()):
+                yield f"{where} without {name}", _without(full, (*steps, name))
 
 
 def _places(schema: dict[str, Any], value: Any, steps: Steps) -> Iterator[tuple[Steps, dict[str, Any]]]:
-    """Every place of the full spec, with its schema."""
+    """Every place of ``value``, with its schema."""
     yield steps, schema
     if "properties" in schema:
         for name, inner in schema["properties"].items():
@@ -64,20 +62,20 @@ def _wrong(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "is empty", {}
 
 
-def _with(steps: Steps, value: Any) -> dict[str, Any]:
-    spec = {"": copy.deepcopy(FULL_SPEC)}
-    table: Any = spec
+def _with(full: dict[str, Any], steps: Steps, value: Any) -> dict[str, Any]:
+    made = {"": copy.deepcopy(full)}
+    table: Any = made
     path: Steps = ("", *steps)
     for step in path[:-1]:
         table = table[step]
     table[path[-1]] = value
-    return spec[""]
+    return made[""]
 
 
-def _without(steps: Steps) -> dict[str, Any]:
-    spec = copy.deepcopy(FULL_SPEC)
-    table: Any = spec
+def _without(full: dict[str, Any], steps: Steps) -> dict[str, Any]:
+    made = copy.deepcopy(full)
+    table: Any = made
     for step in steps[:-1]:
         table = table[step]
     del table[steps[-1]]
-    return spec
+    return made

@@ -86,6 +86,26 @@ FULL_SPEC: dict[str, Any] = {
 }
 
 
+FULL_NODE_SPEC: dict[str, Any] = {
+    "suspend": False,
+    "powerBudgetWatts": 2000,
+    "tuning": {
+        "models": [
+            {
+                "model": "ns/m",
+                "gpus": ["GPU-1"],
+                "powerLimitWatts": 280,
+                "smClockMaxMHz": 1800,
+                "memoryClockMaxMHz": 5001,
+                "maxCoreTemperatureC": 80,
+                "maxMemoryTemperatureC": 95,
+                "hugepages": [{"size": "2Mi", "pages": 4}],
+            }
+        ]
+    },
+}
+
+
 def model_object(name: str = "m", **spec: Any) -> dict[str, Any]:
     """A StrataModel; ``spec`` replaces whole fields of a small CPU model's."""
     return {

@@ -35,6 +35,9 @@ CRD = yaml.safe_load((ROOT / "charts" / "strata" / "crds" / "stratamodels.strata
 (VERSION,) = CRD["spec"]["versions"]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]["properties"]
 SPEC = SCHEMA["spec"]
+_NODE_CRD = yaml.safe_load((ROOT / "charts" / "strata" / "crds" / "stratanodes.strata.ai.yaml").read_text())
+NODE_SCHEMA = _NODE_CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+NODE_SPEC = NODE_SCHEMA["spec"]
 
 
 def paths(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,10 +9,10 @@ from strata_operator.api.model import StrataModel
 from strata_operator.fit import judge, least_vram_gib, shape_of
 from strata_operator.render import children
 from tests.operator.malformed import malformed
-from tests.operator.samples import model_object
+from tests.operator.samples import FULL_SPEC, model_object
 from tests.operator.test_crd import SPEC
 
-CASES = list(malformed(SPEC))
+CASES = list(malformed(SPEC, FULL_SPEC))
 
 
 def test_there_are_enough_and_no_two_are_called_alike() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from strata_operator.api import wire
 from strata_operator.api.conditions import Trouble, having
+from strata_operator.api.errors import InvalidSpecError
 
 NODE_KIND = "StrataNode"
 NODE_PLURAL = "stratanodes"
@@ -44,6 +45,11 @@ class PagesWish:
 
     size: str  # a key of PAGE_BYTES
     pages: int
+
+    def __post_init__(self) -> None:
+        """Raises InvalidSpecError for a size that this version does not know."""
+        if self.size not in PAGE_BYTES:
+            raise InvalidSpecError(f"huge pages of size {self.size!r} are wanted; allowed are {', '.join(PAGE_BYTES)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,16 +52,28 @@ def load(cls: type[T], table: Mapping[str, Any], path: str, *, closed: bool) -> 
 
 
 def load_parts(cls: type[T], table: Mapping[str, Any], path: str) -> T:
-    """As ``load`` where every field has a default: one that cannot be read does not take the others along."""
+    """As ``load`` where every field has a default, here and in the tables within: one that cannot be read does not take
+    the others along."""
     made = {}
     for field in fields(cls):  # type: ignore[arg-type]
-        key = _key(field)
+        key, inner = _key(field), _hints(cls)[field.name]  # type: ignore[arg-type]
+        value = table.get(key)
+        if isinstance(value, Mapping) and _has_defaults(inner):
+            made[field.name] = load_parts(inner, value, f"{path}.{key}")
+            continue
         try:
-            one = load(cls, {key: table.get(key)}, path, closed=False)
+            one = load(cls, {key: value}, path, closed=False)
         except InvalidSpecError:
             continue
         made[field.name] = getattr(one, field.name)
     return cls(**made)
+
+
+def _has_defaults(hint: Any) -> bool:
+    """Whether it is a dataclass of which nothing has to be given."""
+    return is_dataclass(hint) and not any(
+        field.default is MISSING and field.default_factory is MISSING for field in fields(hint)
+    )
 
 
 def _value(hint: Any, value: Any, path: str, *, closed: bool) -> Any:

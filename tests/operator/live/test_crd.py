@@ -15,7 +15,8 @@ from tests.cluster.api import Api
 from tests.cluster.errors import ApiError, ClusterError
 from tests.operator.live.harness import ROOT, manifest
 from tests.operator.malformed import malformed
-from tests.operator.test_crd import SPEC
+from tests.operator.samples import FULL_NODE_SPEC, FULL_SPEC
+from tests.operator.test_crd import NODE_SPEC, SPEC
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("kubeconfig")]
 
@@ -157,16 +158,24 @@ def test_the_applied_crd_is_the_chart_s(cluster: Cluster) -> None:
     assert conditions["NamesAccepted"] == "True"
 
 
-def test_each_of_some_hundred_malformed_specs_is_refused(cluster: Cluster) -> None:
-    path = "/apis/strata.ai/v1alpha1/namespaces/default/stratamodels?dryRun=All&fieldValidation=Strict"
-    metadata = {"name": "malformed", "namespace": "default"}
+@pytest.mark.parametrize(
+    ("kind", "place", "schema", "full"),
+    [
+        pytest.param("StrataModel", "namespaces/default/stratamodels", SPEC, FULL_SPEC, id="StrataModel"),
+        pytest.param("StrataNode", "stratanodes", NODE_SPEC, FULL_NODE_SPEC, id="StrataNode"),
+    ],
+)
+def test_each_malformed_spec_is_refused(
+    cluster: Cluster, kind: str, place: str, schema: dict[str, Any], full: dict[str, Any]
+) -> None:
+    path = f"/apis/strata.ai/v1alpha1/{place}?dryRun=All&fieldValidation=Strict"
     answers: dict[str, int] = {}
     with Api(cluster.kubeconfig) as api:
-        for what, spec in malformed(SPEC):
-            obj = {"apiVersion": "strata.ai/v1alpha1", "kind": "StrataModel", "metadata": metadata, "spec": spec}
+        for what, spec in [("as it should be", full), *malformed(schema, full)]:
+            obj = {"apiVersion": "strata.ai/v1alpha1", "kind": kind, "metadata": {"name": "malformed"}, "spec": spec}
             try:
                 api.create(path, obj)
                 answers[what] = 201
             except ApiError as refusal:
                 answers[what] = refusal.status
-    assert {what: status for what, status in answers.items() if status not in (400, 422)} == {}
+    assert {what: status for what, status in answers.items() if status not in (400, 422)} == {"as it should be": 201}
