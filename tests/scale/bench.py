@@ -119,11 +119,11 @@ class Run:
         self.rows: list[Row] = []
 
     def all(self) -> list[Row]:
-        self.arrive()
-        self.idle()
-        self.touch()
-        self.restart()
-        self.leave()
+        for phase in (self.arrive, self.idle, self.touch, self.restart, self.leave):
+            known = len(self.rows)
+            phase()
+            for row in self.rows[known:]:  # what is measured is not lost with what follows
+                say(f"    {row.what}: {row.value}")
         return self.rows
 
     def arrive(self) -> None:
