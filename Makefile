@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
-  bench-decode bench-gpu bench-operator bench-perplexity chaos equal soak clean clean-cache packages clients
+  bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -77,8 +77,11 @@ bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEX
 equal: venv ## the same answers wherever experts lie, against all in VRAM (EQUAL="--placements cpu ...", or --help)
 	@$(BIN)/python -m tests.stress.placements $(EQUAL)
 
-soak: venv ## 10,000 mixed requests with clients that leave: nothing may be left over
-	@$(BIN)/python -m tests.stress.soak --model $(MODEL)
+sanitize: venv ## compute-sanitizer over the tests of the GPU's kernels (needs a card and the CUDA toolkit)
+	@$(BIN)/python -m tests.stress.sanitize $(SANITIZE)
+
+soak: venv ## 10,000 mixed requests with clients that leave: nothing may be left over (SOAK="--minutes 30": memory too)
+	@$(BIN)/python -m tests.stress.soak --model $(MODEL) $(SOAK)
 
 bench-operator: packages venv parts ## 1,000 models on 500 pretend nodes: latency, calls, CPU, memory beside the goals; 10 min
 	@$(BIN)/python -m tests.scale.bench --write docs/benchmarks-operator.md

@@ -1,4 +1,5 @@
-"""The same answers wherever experts lie: every placement, whoever guesses, at every batch size, against all in VRAM.
+"""The same answers wherever experts lie: every placement, whoever guesses and chooses, at every batch size, against all
+in VRAM.
 
 Models: SmolLM2 made a mixture of experts that differ (``upcycled``), and a random tiny one of each architecture with
 experts (``tiny``). Without a card, kernels in plain torch take the card's place, beside the CPU's own threads.
@@ -24,7 +25,7 @@ import torch
 from tokenizers import Tokenizer
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
-from strata.config.engine import EXPERT_PLACEMENTS, PREFETCH
+from strata.config.engine import EXPERT_PLACEMENTS, PREFETCH, ROUTING_DEVICES
 from strata.config.model_name import BuiltinName
 from strata.plan import placement as placement_module
 from strata.runner import runner as runner_module
@@ -49,14 +50,17 @@ SIZES: dict[str, dict[str, int | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where experts beyond VRAM are computed, who guesses the next ones, and more fields of ``DeviceConfig``."""
+    """Where experts beyond VRAM are computed, who guesses the next ones, who chooses, and more of ``DeviceConfig``."""
 
     placement: str
     predictor: str = "off"
+    routing: str = "gpu"
     settings: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return " ".join([self.placement, self.predictor, *(f"{key}={value}" for key, value in self.settings)])
+        return " ".join(
+            [self.placement, self.predictor, self.routing, *(f"{key}={value}" for key, value in self.settings)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Machine:
             expert_placement=way.placement,  # type: ignore[arg-type]
             prefetch=way.predictor,  # type: ignore[arg-type]
             prefetch_probability=0.15,
+            routing_device=way.routing,  # type: ignore[arg-type]
         )
         config = EngineConfig(
             model=str(store.path),
@@ -141,13 +146,16 @@ def rows_of(
 
 
 def all_ways(
-    placements: Sequence[str], predictors: Sequence[str], settings: Sequence[tuple[str, Sequence[Any]]]
+    placements: Sequence[str],
+    predictors: Sequence[str],
+    routings: Sequence[str],
+    settings: Sequence[tuple[str, Sequence[Any]]],
 ) -> list[Way]:
     """Each with each. ``settings``: names of fields and the values of each."""
     names = [name for name, _ in settings]
     values = itertools.product(*(values for _, values in settings))
     more = [tuple(zip(names, chosen, strict=True)) for chosen in values]
-    return [Way(*way) for way in itertools.product(placements, predictors, more)]
+    return [Way(*way) for way in itertools.product(placements, predictors, routings, more)]
 
 
 def upcycled(directory: Path, given: argparse.Namespace) -> Iterator[tuple[str, Store, Task]]:
@@ -211,6 +219,7 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_argument
     placements = [way for way in EXPERT_PLACEMENTS if way not in ("auto", "vram")]
     predictors = [way for way in PREFETCH if way != "auto"]
+    routings = [device for device in ROUTING_DEVICES if device != "auto"]
     add("--models", type=several(*MODELS), default=list(MODELS), help=f"of {','.join(MODELS)} (default: all)")
     add("--checkpoint", type=Path, help=f"GGUF file of the dense Llama to upcycle (default: builtin://{SMOLLM2})")
     add("--layers", type=int, metavar="N", help="of it, the first N (default: all on a card, 2 without)")
@@ -221,6 +230,7 @@ def options() -> argparse.ArgumentParser:
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a card where there is one")
     add("--placements", type=several(*placements), default=placements, help=f"of {','.join(placements)} (default: all)")
     add("--predictors", type=several(*predictors), default=predictors, help=f"of {','.join(predictors)} (default: all)")
+    add("--routing", type=several(*routings), default=routings, help=f"of {','.join(routings)} (default: all)")
     add("--set", type=setting, action="append", default=[], metavar="FIELD=VALUE,VALUE", help="more of DeviceConfig")
     add("--batch-sizes", type=lambda text: [*map(int, text.split(","))], default=[1, 4, 16], help="default: 1,4,16")
     add("--prompts", type=int, metavar="N", help="default: 50 on a card, 2 without")
@@ -245,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for option, value in SIZES[device].items():
         if getattr(given, option) is None:
             setattr(given, option, value)
-    ways = all_ways(given.placements, given.predictors, given.set)
+    ways = all_ways(given.placements, given.predictors, given.routing, given.set)
     problems: list[str] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, patch.dict(os.environ, STRATA_CACHE_DIR=f"{scratch}/cache"):

@@ -1,7 +1,8 @@
 """Thousands of short requests of every kind at once, many of whose clients leave; afterwards nothing may be left.
 
 Starts ``strata serve`` (or takes ``--url``), sends ``--requests`` of them, and checks: every request ended as it
-should, none got a 5xx, the server's own counts add up, no request runs, and every KV block is free.
+should, none got a 5xx, the server's own counts add up, no request runs, and every KV block is free. With ``--minutes``
+it sends as many as that takes, and the memory of server, engine and card must not grow.
 """
 
 from __future__ import annotations
@@ -9,19 +10,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
+import math
 import random
 import re
+import shlex
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 import httpx
 from tqdm import tqdm
 
 from tests.e2e.chat import metrics
+from tests.stress.memory import MIB, Watch, judge, resident, vram
+
+SAMPLES = 240  # of memory, in all
 
 WORDS = (
     "the",
@@ -52,10 +59,11 @@ class Order:
     status: int  # expected
 
 
-def orders(count: int, seed: int) -> Iterator[Order]:
-    """The same ones for the same seed: 5 % cannot be served, the client of 20 % leaves in mid-answer."""
+def orders(count: int | None, seed: int) -> Iterator[Order]:
+    """The same ones for the same seed: 5 % cannot be served, the client of 20 % leaves in mid-answer. None: without
+    end."""
     dice = random.Random(seed)
-    for _ in range(count):
+    for _ in itertools.repeat(None) if count is None else range(count):
         text = " ".join(dice.choices(WORDS, k=dice.choice((1, 4, 12, 60, 150))))
         body: dict[str, object] = {"max_tokens": dice.randint(1, 16), "temperature": dice.choice((0, 0.7, 1.0))}
         path = dice.choice(("/v1/chat/completions", "/v1/completions", "/generate"))
@@ -101,15 +109,18 @@ async def read(chunks: AsyncIterator[bytes], order: Order) -> str:
     return "ok"
 
 
-async def soak(url: str, count: int, concurrency: int, seed: int) -> Counter[str]:
-    """Endings and how often each."""
+async def soak(url: str, count: int | None, seconds: float, concurrency: int, seed: int) -> Counter[str]:
+    """Endings and how often each. No request begins after ``seconds``."""
     endings: Counter[str] = Counter()
+    until = time.monotonic() + seconds
     todo = iter(tqdm(orders(count, seed), total=count, unit="req", mininterval=1))
     limits = httpx.Limits(max_connections=concurrency)
     async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False, limits=limits) as client:
 
         async def work() -> None:
             for order in todo:
+                if time.monotonic() > until:
+                    break
                 endings[await send(client, order)] += 1
 
         await asyncio.gather(*(work() for _ in range(concurrency)))
@@ -129,10 +140,10 @@ def wait_idle(url: str, seconds: float = 60) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def served(model: str, concurrency: int) -> Iterator[str]:
-    """The address of a server of its own, which must end cleanly."""
+def served(model: str, concurrency: int, options: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Address and process id of a server of its own, which must end cleanly."""
     command = [sys.executable, "-m", "strata.cli.main", "serve", model, "--port", "0", "--max-model-len", "1024"]
-    command += ["--max-waiting", str(concurrency), "--log-level", "warning"]
+    command += ["--max-waiting", str(concurrency), "--log-level", "warning", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         url = ""
         for line in server.stdout or ():
@@ -141,7 +152,7 @@ def served(model: str, concurrency: int) -> Iterator[str]:
                 url = found[1]
                 break
         try:
-            yield url
+            yield url, server.pid
         finally:
             server.terminate()
     if server.returncode != 0:
@@ -154,12 +165,31 @@ def main() -> None:
     parser.add_argument("--url", help="a server that runs already")
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="default: %(default)s")
     parser.add_argument("--concurrency", type=int, default=64, metavar="N", help="default: %(default)s")
+    parser.add_argument("--minutes", type=float, metavar="N", help="as many requests as that takes; watches memory")
+    parser.add_argument(
+        "--growth",
+        type=float,
+        default=1.0,
+        metavar="MIB",
+        help="that each may grow a minute, over the second half of --minutes (default: %(default)s)",
+    )
+    parser.add_argument("--serve", default="", metavar="OPTIONS", help="more options of strata serve, in one string")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
     given = parser.parse_args()
+    if given.minutes is not None and given.url:
+        parser.error("--minutes watches the memory of a server that it starts itself; leave --url away")
+    count = given.requests if given.minutes is None else None
+    lasts = math.inf if given.minutes is None else 60 * given.minutes
+    memory: Watch | None = None
     with contextlib.ExitStack() as stack:
-        url = given.url or stack.enter_context(served(given.model, given.concurrency))
+        url = given.url
+        if not url:
+            url, pid = stack.enter_context(served(given.model, given.concurrency, shlex.split(given.serve)))
         before, started = wait_idle(url), time.monotonic()
-        endings = asyncio.run(soak(url, given.requests, given.concurrency, given.seed))
+        if given.minutes is not None:
+            card = stack.enter_context(vram())
+            memory = stack.enter_context(Watch(lambda: resident(pid) | card(), lasts / SAMPLES))
+        endings = asyncio.run(soak(url, count, lasts, given.concurrency, given.seed))
         seconds = time.monotonic() - started
         after = wait_idle(url)
     counted = {
@@ -175,8 +205,13 @@ def main() -> None:
         sys.exit("some requests did not end as they should")
     if blocks["used"]:
         sys.exit("KV blocks are still in use")
-    if sum(counted.values()) != given.requests:
-        sys.exit(f"{given.requests} requests were sent, {sum(counted.values()):.0f} counted")
+    if sum(counted.values()) != endings.total():
+        sys.exit(f"{endings.total()} requests were sent, {sum(counted.values()):.0f} counted")
+    if memory is not None:
+        lines, problems = judge(memory.samples, given.growth * MIB)
+        print("\n".join(lines))
+        if problems:
+            sys.exit("\n".join(problems))
     print("nothing is left over")
 
 

@@ -33,7 +33,7 @@ TINY = [
     "--batch-sizes",
     "1,3",
 ]
-FEW = ["--placements", "cpu,fetch", "--predictors", "gate", "--set", "pipeline_depth=1,8"]
+FEW = ["--placements", "cpu,fetch", "--predictors", "gate", "--set", "pipeline_depth=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +47,9 @@ def test_every_way_is_compared_with_all_in_vram(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr()
     assert not said.err
     rows = [line.partition("%")[0].split() for line in said.out.splitlines() if line.startswith("Mixtral")]
-    ways = [f"{way} gate pipeline_depth={depth}" for way in ("cpu", "fetch") for depth in (1, 8)]
+    ways = [f"{way} gate {on} pipeline_depth=1" for way in ("cpu", "fetch") for on in ("gpu", "cpu")]
     assert [" ".join(row[:-1]) for row in rows] == [
-        "Mixtral vram off 3",
+        "Mixtral vram off gpu 3",
         *(f"Mixtral {way} {size}" for way in ways for size in (1, 3)),
     ]
 
@@ -59,8 +59,9 @@ def test_a_wrong_expert_is_seen(
 ) -> None:
     put = CpuExperts.put
     monkeypatch.setattr(CpuExperts, "put", lambda self, row, expert, blob: put(self, row, expert ^ (row == 1), blob))
-    assert placements.main([*TINY, "--placements", "cpu", "--predictors", "off", "--directory", str(tmp_path)]) == 1
-    assert "not equal: Mixtral, cpu off, batch 1: relative error" in capsys.readouterr().err
+    one = ["--placements", "cpu", "--predictors", "off", "--routing", "gpu"]
+    assert placements.main([*TINY, *one, "--directory", str(tmp_path)]) == 1
+    assert "not equal: Mixtral, cpu off gpu, batch 1: relative error" in capsys.readouterr().err
 
 
 def compared(error: float = 0.0, behind: float = 0.0) -> Compared:
