@@ -3,7 +3,7 @@
 One program each. The two guesses run beside the layer before, on a stream of their own; ``admit`` runs once the layer
 has chosen, before ``misses.triton.share_out``, which then finds what came in time in VRAM:
 
-    scores of all experts -> the best that VRAM has not -> what is copied        guess_routed, guess_recent
+    scores of all experts -> the best that VRAM has not -> what is copied        guess (of either)
     needed and there -> the coldest slots that are not needed -> swapped         admit
 
 Lists of experts and slots are held in registers, and are written when all of them have been read.
@@ -30,23 +30,31 @@ USED, WASTED = tl.constexpr(int(Counter.PREFETCH_USED)), tl.constexpr(int(Counte
 
 def guess_routed(ids: Tensor, shares: Tensor, table: MissTable, ahead: Ahead) -> None:
     """As ``reference``. ids int32, shares float32 [tokens, top_k]."""
-    guess_routed_kernel[(1,)](
-        ids,
-        shares,
-        *_places(table, ahead),
-        ids.numel(),
-        P=max(triton.next_power_of_2(ids.numel()), 2),
-        **_sizes(table, ahead),
-    )
+    _guess(ids, shares, 0, table, ahead)
 
 
 def guess_recent(least: int, table: MissTable, ahead: Ahead) -> None:
     """As ``reference``."""
-    guess_recent_kernel[(1,)](table.recent, *_places(table, ahead), LEAST=max(least, 1), **_sizes(table, ahead))
+    _guess(table.recent, None, max(least, 1), table, ahead)
 
 
-def _places(table: MissTable, ahead: Ahead) -> tuple[Tensor, ...]:
-    return table.addresses, table.sources, ahead.experts, ahead.sources, ahead.count, table.counters
+def _guess(seen: Tensor, shares: Tensor | None, least: int, table: MissTable, ahead: Ahead) -> None:
+    routed = shares is not None
+    guess_kernel[(1,)](
+        seen,
+        shares,
+        table.addresses,
+        table.sources,
+        ahead.experts,
+        ahead.sources,
+        ahead.count,
+        table.counters,
+        seen.numel(),
+        ROUTED=routed,
+        LEAST=least,
+        P=max(triton.next_power_of_2(seen.numel()), 2) if routed else 0,
+        **_sizes(table, ahead),
+    )
 
 
 def _sizes(table: MissTable, ahead: Ahead) -> dict[str, Any]:
@@ -56,8 +64,8 @@ def _sizes(table: MissTable, ahead: Ahead) -> dict[str, Any]:
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def guess_routed_kernel(
-    ids_ptr,
+def guess_kernel(
+    seen_ptr,
     shares_ptr,
     addresses_ptr,
     sources_ptr,
@@ -66,91 +74,25 @@ def guess_routed_kernel(
     count_ptr,
     counters_ptr,
     pairs,
+    ROUTED: tl.constexpr,
+    LEAST: tl.constexpr,
     EXPERTS: tl.constexpr,
     AHEAD: tl.constexpr,
     P: tl.constexpr,
     E: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    overlap_launches(EARLY)
-    pair = tl.arange(0, P)
-    paired = pair < pairs
-    ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
-    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
-    expert = tl.arange(0, E)
-    chosen = ids[:, None] == expert[None, :]
-    score = tl.sum(tl.where(chosen, shares[:, None], 0.0), 0)
-    likely = tl.max(chosen.to(tl.int32), 0) > 0
-    _fetch_best(
-        score,
-        likely,
-        addresses_ptr,
-        sources_ptr,
-        ahead_experts_ptr,
-        ahead_sources_ptr,
-        count_ptr,
-        counters_ptr,
-        EXPERTS,
-        AHEAD,
-        E,
-    )
-
-
-@triton.jit
-def guess_recent_kernel(
-    recent_ptr,
-    addresses_ptr,
-    sources_ptr,
-    ahead_experts_ptr,
-    ahead_sources_ptr,
-    count_ptr,
-    counters_ptr,
-    LEAST: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    E: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    """``seen``: ``ROUTED``, ids of the next layer's router, P at most; else which of the last steps needed each expert.
+    Of the likely experts that VRAM has not, those whose scores are the largest; of equal ones the first."""
     overlap_launches(EARLY)
     expert = tl.arange(0, E)
-    recent = tl.load(recent_ptr + expert, mask=expert < EXPERTS, other=0)
-    score = tl.zeros((E,), tl.int32)
-    for age in tl.static_range(3):
-        score += (recent >> age & 1) * PRIORS[age]
-    _fetch_best(
-        score.to(tl.float32),
-        score >= LEAST,
-        addresses_ptr,
-        sources_ptr,
-        ahead_experts_ptr,
-        ahead_sources_ptr,
-        count_ptr,
-        counters_ptr,
-        EXPERTS,
-        AHEAD,
-        E,
-    )
-
-
-@triton.jit
-def _fetch_best(
-    score,
-    likely,
-    addresses_ptr,
-    sources_ptr,
-    ahead_experts_ptr,
-    ahead_sources_ptr,
-    count_ptr,
-    counters_ptr,
-    EXPERTS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    E: tl.constexpr,
-):
-    """Of the experts that are ``likely`` [E], those that VRAM has not and whose scores [E] are the largest; of equal
-    ones the first."""
-    expert = tl.arange(0, E)
-    likely &= tl.load(addresses_ptr + expert, mask=expert < EXPERTS, other=1) == 0
-    likely &= tl.load(sources_ptr + expert, mask=expert < EXPERTS, other=0) != 0
+    known = expert < EXPERTS
+    if ROUTED:
+        score, likely = _of_router(seen_ptr, shares_ptr, pairs, P, E)
+    else:
+        score, likely = _of_history(seen_ptr, LEAST, EXPERTS, E)
+    likely &= tl.load(addresses_ptr + expert, mask=known, other=1) == 0
+    likely &= tl.load(sources_ptr + expert, mask=known, other=0) != 0
     count = 0
     for place in tl.static_range(AHEAD):
         key = tl.where(likely, score, -1.0)
@@ -162,6 +104,28 @@ def _fetch_best(
         count += found.to(tl.int32)
     tl.store(count_ptr, count)
     tl.store(counters_ptr + PREFETCHED, tl.load(counters_ptr + PREFETCHED) + count)
+
+
+@triton.jit
+def _of_router(ids_ptr, shares_ptr, pairs, P: tl.constexpr, E: tl.constexpr):
+    """Of each expert [E] the sum of the tokens' shares, and whether a token takes it."""
+    pair = tl.arange(0, P)
+    paired = pair < pairs
+    ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
+    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
+    chosen = ids[:, None] == tl.arange(0, E)[None, :]
+    return tl.sum(tl.where(chosen, shares[:, None], 0.0), 0), tl.max(chosen.to(tl.int32), 0) > 0
+
+
+@triton.jit
+def _of_history(recent_ptr, LEAST: tl.constexpr, EXPERTS: tl.constexpr, E: tl.constexpr):
+    """Of each expert [E] what the last steps say for it, of 100, and whether that is ``LEAST`` or more."""
+    expert = tl.arange(0, E)
+    recent = tl.load(recent_ptr + expert, mask=expert < EXPERTS, other=0)
+    score = tl.zeros((E,), tl.int32)
+    for age in tl.static_range(3):
+        score += (recent >> age & 1) * PRIORS[age]
+    return score.to(tl.float32), score >= LEAST
 
 
 def admit(ids: Tensor, table: MissTable, ahead: Ahead) -> None:
