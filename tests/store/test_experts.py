@@ -116,33 +116,6 @@ def test_files_hold_at_most_what_was_asked(tmp_path: Path) -> None:
     assert [torch.equal(a, b) for (_, a), (_, b) in zip(Store.open(path).load(), Store.open(one).load(), strict=True)]
 
 
-def test_one_expert_is_read_without_the_others(tmp_path: Path) -> None:
-    store = Store.open(convert(str(write_hf(tmp_path / "m", moe())), tmp_path / "s", "int8"))
-    whole = dict(store.load())
-    layout = store.manifest.contents.experts
-    assert layout is not None
-    file = store.path / layout.files[0]
-    data = file.read_bytes()
-    for layer, expert in ((0, 1), (3, 4)):
-        _, offset = layout.place(layer, expert)
-        blob = data[offset : offset + layout.blob_bytes]
-        file.write_bytes(b"\xff" * offset + blob)  # the others are overwritten, or gone
-        found = store.read_expert(layer, expert)
-        assert set(found) == {f"{matrix}.weight" for matrix in ("gate_proj", "up_proj", "down_proj")}
-        for name, weight in found.items():
-            expected = whole[f"model.layers.{layer}.mlp.experts.{expert}.{name}"]
-            assert torch.equal(plain(weight), plain(expected))
-
-
-def test_an_expert_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    store = Store.open(convert(str(write_hf(tmp_path / "m", moe())), tmp_path / "s", "int8"))
-    file = store.path / "experts" / "00001-of-00001.bin"
-    file.write_bytes(file.read_bytes()[:-1])
-    store.read_expert(0, 0)
-    with pytest.raises(CheckpointError, match=r"00001-of-00001\.bin: it ends inside the expert at byte"):
-        store.read_expert(3, NUM_EXPERTS - 1)
-
-
 @pytest.fixture
 def shards(tmp_path: Path) -> Store:
     """Experts in nine files."""

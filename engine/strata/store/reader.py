@@ -25,7 +25,7 @@ from strata.store.layout import ExpertLayout, Weight, part_bytes
 from strata.store.lease import Lease
 from strata.store.manifest import Manifest
 from strata.store.progress import Progress, counter
-from strata.store.shard import PIECE_BYTES, Count, altered, copied, read_blob, read_blobs, read_shared, torch_dtype
+from strata.store.shard import PIECE_BYTES, Count, altered, copied, read_blobs, read_shared, torch_dtype
 from strata.store.threads import each
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -175,18 +175,6 @@ class Store:
                 put_expert(expert, blob)
         _end(blobs)
         return found
-
-    def read_expert(self, layer: int, expert: int) -> dict[str, Tensor]:
-        """The weights of one routed expert on the CPU, by their names within it ("gate_proj.weight"), as ``load`` gives
-        them. Reads that expert's blob alone, so nothing is compared with a checksum.
-
-        Raises CheckpointError naming a file that cannot be read or ends too early.
-        """
-        layout = self.manifest.contents.experts
-        assert layout is not None, "asked only of models that have experts"
-        file, offset = layout.place(layer, expert)
-        shard = self.manifest.shards[len(self.manifest.contents.shared) + file]
-        return _expert(layout, read_blob(self.path, shard, offset, layout.blob_bytes), "")
 
 
 def _expert(layout: ExpertLayout, blob: Tensor, prefix: str) -> dict[str, Tensor]:

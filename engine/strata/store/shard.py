@@ -161,17 +161,6 @@ def read_blobs(root: Path, shard: Shard, count: int, blob_bytes: int, read: Coun
         reader.end()
 
 
-def read_blob(root: Path, shard: Shard, offset: int, blob_bytes: int) -> Tensor:
-    """One blob as a uint8 tensor, without a look at the rest of the file; nothing is compared with a checksum."""
-    import torch
-
-    blob = torch.empty(blob_bytes, dtype=torch.uint8)
-    with _reading(root / shard.file), (root / shard.file).open("rb", buffering=0) as file:
-        if os.preadv(file.fileno(), [bytes_of(blob)], offset) != blob_bytes:
-            raise altered(root, shard.file, f"it ends inside the expert at byte {offset}")
-    return blob
-
-
 def verify(root: Path, shard: Shard, read: Count) -> None:
     """Read a whole shard and compare its checksum; raises CheckpointError naming it. The page cache has it afterwards,
     for whoever loads it next."""

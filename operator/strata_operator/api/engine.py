@@ -17,7 +17,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """None leaves the engine's own default."""
+    """None leaves the engine's own default. Each field is a flag of ``strata serve`` (``render.arguments``)."""
 
     max_model_len: int | None = None  # tokens, prompt and output of one request
     max_num_seqs: int | None = None  # sequences decoded together

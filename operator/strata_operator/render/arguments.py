@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import fields
 
 from strata_operator.api.model import StrataModel
 from strata_operator.api.source import Source
@@ -11,6 +12,7 @@ from strata_operator.api.source import Source
 PORT = 8000
 MODEL_MOUNT = "/model"
 KEYS_MOUNT = "/etc/strata/api-keys"
+_NO_FLAGS = ("prefix_cache", "extra_args")  # of ``Engine``: a switch, and flags themselves
 
 
 def arguments(model: StrataModel, *, grace_seconds: int) -> list[str]:
@@ -40,7 +42,6 @@ def source_argument(source: Source) -> str:
 
 
 def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object]]:
-    engine = model.engine
     yield "--revision", model.revision
     yield "--dtype", model.format
     yield "--device", "cuda" if model.hardware.accelerator == "nvidia" else "cpu"
@@ -50,25 +51,10 @@ def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object
     yield "--grace-seconds", grace_seconds
     yield "--served-model-name", model.served_name
     yield "--api-key-file", posixpath.join(KEYS_MOUNT, model.api_keys.key) if model.api_keys else None
-    yield "--max-model-len", engine.max_model_len
-    yield "--max-num-seqs", engine.max_num_seqs
-    yield "--max-num-batched-tokens", engine.max_num_batched_tokens
-    yield "--decode-latency-ms", engine.decode_latency_ms
-    yield "--block-size", engine.block_size
-    yield "--num-kv-tokens", engine.num_kv_tokens
-    yield "--gpu-memory-utilization", engine.gpu_memory_utilization
-    yield "--expert-placement", engine.expert_placement
-    yield "--expert-vram-gib", engine.expert_vram_gib
     yield "--hugepages", model.hardware.hugepages if model.hardware.accelerator == "nvidia" else None
-    yield "--max-waiting", engine.max_waiting
-    yield "--load-stall-seconds", engine.load_stall_seconds
-    yield "--tool-call-parser", engine.tool_call_parser
-    yield "--reasoning-parser", engine.reasoning_parser
-    yield "--log-level", engine.log_level
-    yield "--pipeline-depth", engine.pipeline_depth
-    yield "--cpu-routing-threads", engine.cpu_routing_threads
-    yield "--prefetch", engine.prefetch
-    yield "--prefetch-probability", engine.prefetch_probability
+    for field in fields(model.engine):
+        if field.name not in _NO_FLAGS:
+            yield f"--{field.name.replace('_', '-')}", getattr(model.engine, field.name)
 
 
 def _switches(model: StrataModel) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -72,6 +73,7 @@ def test_flags_that_are_left_out_are_left_to_the_engine() -> None:
 
 
 def test_every_engine_field_becomes_its_flag() -> None:
+    assert None not in astuple(model(**FULL_SPEC).engine), "a field has no example here"
     made = engine(**FULL_SPEC)["args"]
     assert made[:2] == ["serve", "Qwen/Qwen3-30B-A3B"]
     assert made[-1] == "--allowed-origins=https://chat.example"

@@ -3,7 +3,7 @@
 One program each. The two guesses run beside the layer before, on a stream of their own; ``admit`` runs once the layer
 has chosen, before ``misses.triton.share_out``, which then finds what came in time in VRAM:
 
-    scores of all experts -> the best that VRAM has not -> what is copied        guess (of either)
+    scores of all experts -> the best that VRAM has not -> what is copied        guess_routed, guess_recent
     needed and there -> the coldest slots that are not needed -> swapped         admit
 
 Lists of experts and slots are held in registers, and are written when all of them have been read.
