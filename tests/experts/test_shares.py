@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from strata.experts.calibration import Choices, best_fetches
+from strata.experts.calibration import Choices
+from strata.experts.plans import best_fetches
 from strata.experts.saved import Facts, SavedTimes
 from strata.experts.shares import find_times
 

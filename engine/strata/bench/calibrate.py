@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strata.bench.loaded import open_model, table
 from strata.config import DeviceConfig
 from strata.errors import OptionError
+from strata.experts.plans import most_of_one
 from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class CalibrationReport:
     @property
     def missing(self) -> int:
         """Experts of a token, where none that may be missing is in VRAM."""
-        return max(missing for missing in self.seconds_a_layer if missing <= int(self.facts["top_k"]))
+        return most_of_one(self.seconds_a_layer, int(self.facts["top_k"]))
 
     @property
     def rates(self) -> dict[str, float]:

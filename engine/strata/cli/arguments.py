@@ -56,57 +56,42 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
 
 def share(text: str) -> float:
     """A number above 0, up to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number above 0, up to 1")
-    return value
+    return _number(text, lambda value: 0 < value <= 1, "a number above 0, up to 1")
 
 
 def probability(text: str) -> float:
     """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number from 0 to 1")
-    return value
+    return _number(text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def positive(text: str) -> float:
     """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number above 0")
-    return value
+    return _number(text, lambda value: 0 < value < math.inf, "a number above 0")
 
 
 def gibibytes(text: str) -> int:
     """GiB as bytes."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number of GiB, 0 or more")
-    return int(value * (1 << 30))
+    return int(_number(text, _is_amount, "a number of GiB, 0 or more") * (1 << 30))
 
 
 def milliseconds(text: str) -> float | None:
     """Milliseconds as seconds; 0 is None."""
+    return _number(text, _is_amount, "a number of milliseconds, or 0 for none") / 1000 or None
+
+
+def _is_amount(value: float) -> bool:
+    return 0 <= value < math.inf
+
+
+def _number(text: str, accepts: Callable[[float], bool], allowed: str) -> float:
+    """``accepts`` is asked of nan where ``text`` is no number."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give a number of milliseconds, or 0 for none")
-    return value / 1000 or None
+    if not accepts(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; give {allowed}")
+    return value
 
 
 def origins(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How to share missing experts between the two ways to them: by trial, while both are busy."""
+"""What it takes to share missing experts between the two ways to them: by trial, while both are busy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def measure(trial: Timed, choices: Choices, known: Times = MappingProxyType({}))
     for missing in choices.missing:
         allowed = choices.fetched(missing)
         found = times[missing] = _allowed(known.get(missing, {}), allowed)
-        best = _fastest(found) if found else best
+        best = fastest(found) if found else best
         ends = {0, allowed[-1]} if missing == last else set()
         best = _descend(trial, missing, allowed, found, {best - 1, best, best + 1} | ends)
     return times
@@ -74,7 +74,7 @@ def measure_many(trial: Timed, choices: Choices, missing: int, times: Times) -> 
     last = max(times)
     allowed, found = choices.fetched(missing), dict[int, float]()
     step = max(1, missing // 10)
-    start = min(round(missing * _fastest(times[last]) / last), allowed[-1])
+    start = min(round(missing * fastest(times[last]) / last), allowed[-1])
     _descend(trial, missing, allowed, found, {max(0, start - step), start, min(start + step, allowed[-1])}, step)
     return found
 
@@ -89,9 +89,9 @@ def _descend(
             for fetched in sorted(wanted):
                 took = trial.seconds(missing, fetched)
                 found[fetched] = min(took, found.get(fetched, took))
-        best = _fastest(found)
+        best = fastest(found)
         wanted = {best - step, best + step}
-    return _fastest(found)
+    return fastest(found)
 
 
 def still_holds(trial: Timed, choices: Choices, known: Times) -> bool:
@@ -101,7 +101,7 @@ def still_holds(trial: Timed, choices: Choices, known: Times) -> bool:
     found = _allowed(known.get(last, {}), choices.fetched(last))
     if not found:
         return False
-    for fetched in {min(found), _fastest(found), max(found)}:
+    for fetched in {min(found), fastest(found), max(found)}:
         trial.seconds(last, fetched)  # not counted, as always
         took = min(trial.seconds(last, fetched) for _ in range(_TRIALS))
         if not found[fetched] / TOLERANCE < took < found[fetched] * TOLERANCE:
@@ -116,59 +116,10 @@ def still_holds(trial: Timed, choices: Choices, known: Times) -> bool:
     return True
 
 
-def plain_fetches(way: str, num_experts: int) -> tuple[int, ...]:
-    """How many of 0, 1 ... ``num_experts`` missing experts are fetched: all, or none, or, before a trial, half."""
-    share = {"fetch": 1.0, "cpu": 0.0}.get(way, 0.5)
-    return tuple(round(share * missing) for missing in range(num_experts + 1))
-
-
-def best_fetches(times: Times, way: str, num_experts: int) -> tuple[int, ...]:
-    """As ``plain_fetches``, by what is fastest; what was not tried is shared as what lies next to it. ``way``: "hybrid"
-    takes both ways wherever there are two to share, any other also one alone."""
-    best = {0: 0}
-    for missing, found in sorted(times.items()):
-        both = {fetched: took for fetched, took in found.items() if 0 < fetched < missing}
-        best[missing] = _fastest(both if way == "hybrid" and both else found)
-    last = max(best)
-    best[num_experts] = best.get(num_experts, round(num_experts * best[last] / last))
-    return tuple(_between(best, missing) for missing in range(num_experts + 1))
-
-
-def _between(best: Mapping[int, int], missing: int) -> int:
-    """On the line from the tried number below to the one above."""
-    low = max(each for each in best if each <= missing)
-    high = min(each for each in best if each >= missing)
-    if low == high:
-        return best[low]
-    return round(best[low] + (best[high] - best[low]) * (missing - low) / (high - low))
-
-
-def all_plans(fetches: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """What a trial found, first, and the ways that need none; by their names in ``expert_placement``."""
-    plain = {way: plain_fetches(way, len(fetches) - 1) for way in ("fetch", "cpu")}
-    found = next((way for way, plan in plain.items() if plan == fetches), "hybrid")
-    return {found: fetches, **plain}
-
-
-def describe(times: Times, fetches: tuple[int, ...], top_k: int) -> str:
-    """For people: what was chosen, and what a layer takes that way and otherwise."""
-    last = most_of_one(times, top_k)
-    chosen = ", ".join(f"{fetches[missing]} of {missing}" for missing in sorted(times))
-    found = ", ".join(f"{fetched}: {1e6 * took:.0f}" for fetched, took in sorted(times[last].items()))
-    return (
-        f"of a layer's missing experts the card fetches {chosen}, the CPU computes the others; {last} take {found} us "
-        "a layer when so many are fetched"
-    )
-
-
-def most_of_one(times: Times, top_k: int) -> int:
-    """Missing experts of one token, as many as were tried."""
-    return max(missing for missing in times if missing <= top_k)
-
-
 def _allowed(found: Mapping[int, float], allowed: range) -> dict[int, float]:
     return {fetched: took for fetched, took in found.items() if fetched in allowed}
 
 
-def _fastest(found: Mapping[int, float]) -> int:
+def fastest(found: Mapping[int, float]) -> int:
+    """The number of fetched experts with the least time."""
     return min(found, key=lambda fetched: found[fetched])

@@ -83,9 +83,8 @@ class ExpertStats:
     cpu: CpuWork | None = None  # None where the CPU computes none, and no expert changes its place
     policy: Policy | None = None  # likewise
     num_disk: int = 0  # experts that are neither in host memory nor ever in VRAM
-    disk_bytes: int | None = (
-        None  # that were read for these, past the page cache; None where there are none, or no count
-    )
+    # That were read for these, past the page cache; None where there are none, or the kernel does not tell.
+    disk_bytes: int | None = None
 
     @property
     def total(self) -> ExpertCounts:

@@ -19,12 +19,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from strata.experts.calibration import Choices, Times, all_plans, best_fetches, describe, plain_fetches
+from strata.experts.calibration import Choices, Times
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.cpu import CpuExperts
 from strata.experts.layers import LayerBuffers
 from strata.experts.layout import blob_layout
+from strata.experts.plans import all_plans, best_fetches, describe, plain_fetches
 from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
 from strata.experts.registry import ExpertRegistry
 from strata.experts.saved import Facts, SavedTimes

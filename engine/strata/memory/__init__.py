@@ -1,1 +1,1 @@
-"""Bytes: the KV cache's tensors."""
+"""Bytes: the KV cache, a device's own memory, and host memory that a GPU reads."""

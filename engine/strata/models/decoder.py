@@ -29,9 +29,9 @@ class Decoder(ABC):
         tied = config.tie_word_embeddings
         self.windows = frozenset(config.windows)
         self.reads_pages = weights.kernels.reads_pages
-        # Kernels that gather pages take other shapes at every step.
         self.likeliest = weights.kernels.argmax
         self.tier = weights.tier if any(config.expert_layers) else None
+        # Kernels that gather pages take other shapes at every step.
         self.can_capture = self.reads_pages and (self.tier is None or self.tier.can_capture)
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]

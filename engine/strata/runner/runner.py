@@ -58,8 +58,8 @@ class Runner:
         placement: ExpertPlacement | None = None,
     ) -> None:
         """``tuners``: choose the CPU threads of each step; None leaves torch's number alone. ``graphs``: run the steps
-        that they are large enough for. ``placement``: where routed experts are; None: there are none, or all are in
-        the device's memory."""
+        that they are large enough for. ``placement``: where routed experts are; None: there are none, or kernels
+        have re-ordered them, all in the device's memory."""
         self.model = model
         self.vocab_size = vocab_size
         self.device = device.torch_device
