@@ -104,6 +104,7 @@ def test_all_is_measured_anew_and_kept(
         pytest.param(["--dtype", "int8"], CachedKernels(), "experts in int8 on cpu are not shared", id="format"),
         pytest.param([], BlobKernels(), "a GPU and --dtype int4 are needed", id="device"),
         pytest.param(["--expert-vram-gib", "4"], CachedKernels(), "give less VRAM: --expert-vram-gib 0", id="all fit"),
+        pytest.param(["--hugepages", "2Mi"], CachedKernels(), "hugepages is '2Mi'", id="huge pages without a card"),
     ],
 )
 def test_where_nothing_is_shared(

@@ -96,6 +96,7 @@ def test_a_process_that_dies_is_an_error_that_says_so() -> None:
     [
         ({"ways": ("fetch", "disk")}, OptionError, "way 'disk' is unknown; auto, fetch, cpu"),
         ({"batch_size": 0}, OptionError, "batch_size is 0"),
+        ({"device": DeviceConfig(routing_device="auto")}, OptionError, "routing_device is 'auto'; 'gpu' is needed"),
         ({"device": DeviceConfig("cpu")}, HardwareError, "there is nothing to place"),
     ],
 )

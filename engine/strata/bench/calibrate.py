@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from strata.bench.loaded import open_model, table
 from strata.config import DeviceConfig
@@ -99,10 +99,16 @@ class CalibrationReport:
 
 
 def run(
-    source: str, dtype: str = "int4", *, expert_vram_bytes: int | None = None, progress: Phases
+    source: str,
+    dtype: str = "int4",
+    *,
+    expert_vram_bytes: int | None = None,
+    hugepages: Literal["off", "2Mi", "1Gi"] = "off",
+    progress: Phases,
 ) -> CalibrationReport:
     """Load the model with ``expert_vram_bytes`` for its experts (None: so many that all that can happen can be tried),
-    and take all times anew. ``source``: what ``strata serve`` takes. ``progress``: called with (phase, done, total).
+    and take all times anew. ``source``: what ``strata serve`` takes. ``hugepages``: see ``DeviceConfig``; servers that
+    have another value find nothing of it. ``progress``: called with (phase, done, total).
 
     Raises UsageError where there is nothing to share, or when an argument is at fault.
     """
@@ -110,7 +116,7 @@ def run(
     from strata.store.reader import Store
 
     store = Store.open(resolve(source, dtype, progress=progress))
-    device = DeviceConfig(expert_vram_bytes=expert_vram_bytes, calibrate_anew=True)
+    device = DeviceConfig(expert_vram_bytes=expert_vram_bytes, hugepages=hugepages, calibrate_anew=True)
     least = _check(store, source, device)
     if expert_vram_bytes is None:
         device = replace(device, expert_vram_bytes=least)

@@ -93,6 +93,11 @@ def run(
     check_positive(batch_size=batch_size, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     if wrong := [way for way in ways if way not in WAYS]:
         raise OptionError(f"way {wrong[0]!r} is unknown; {', '.join(WAYS)} are measured")
+    if device.routing_device != "gpu":
+        raise OptionError(
+            f"routing_device is {device.routing_device!r}; 'gpu' is needed: a load's CUDA graphs keep whether the CPU "
+            "computes all that is missing, and here one load goes several ways. Measure each by itself, with decode"
+        )
     num_bytes = _expert_bytes(source, dtype, device, progress)
     options = Options(source, dtype, device, tuple(ways), batch_size, prompt_tokens, output_tokens)
     for number, share in enumerate(shares):

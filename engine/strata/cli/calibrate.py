@@ -6,7 +6,7 @@ import argparse
 import json
 
 from strata.cli.arguments import require
-from strata.cli.options import add_dtype, add_expert_vram, add_revision, add_source, source
+from strata.cli.options import add_dtype, add_expert_vram, add_hugepages, add_revision, add_source, source
 from strata.cli.progress import ProgressBar
 from strata.engine import logs
 
@@ -37,6 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_revision(parser)
     add_dtype(parser)
     add_expert_vram(parser, default="so many that every number of a token's experts may be missing or fetched")
+    add_hugepages(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: tables)")
 
 
@@ -49,6 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     logs.configure("INFO")
     with ProgressBar() as progress:
-        report = calibrate.run(model, arguments.dtype, expert_vram_bytes=arguments.expert_vram_bytes, progress=progress)
+        report = calibrate.run(
+            model,
+            arguments.dtype,
+            expert_vram_bytes=arguments.expert_vram_bytes,
+            hugepages=arguments.hugepages,
+            progress=progress,
+        )
     print(json.dumps(report.as_dict(), indent=1) if arguments.json else "\n".join(report.lines()))
     return 0

@@ -120,8 +120,8 @@ def add_expert_vram(parser: argparse._ActionsContainer, *, default: str) -> None
     )
 
 
-def _add_offloading(parser: argparse._ActionsContainer) -> None:
-    """What becomes of experts that the card's memory has not."""
+def add_hugepages(parser: argparse._ActionsContainer) -> None:
+    """--hugepages."""
     parser.add_argument(
         "--hugepages",
         choices=HUGEPAGES,
@@ -129,6 +129,11 @@ def _add_offloading(parser: argparse._ActionsContainer) -> None:
         help="reserved pages in which experts lie in host memory beside a GPU; too few are an error (default: off, "
         "ordinary memory in large pages as far as there are some)",
     )
+
+
+def _add_offloading(parser: argparse._ActionsContainer) -> None:
+    """What becomes of experts that the card's memory has not."""
+    add_hugepages(parser)
     parser.add_argument(
         "--prefetch",
         choices=PREFETCH,
