@@ -67,10 +67,10 @@ CASES = [
     Case("norm, gpt-oss", lambda: norm_quantize(*_residual(1, 2880)), frozenset({"norm_kernel"})),
     Case("rounded rows back", lambda: dequantize(empty_rows(2, 2880, torch.device("cpu")))),
     _embed("int8"),
-    # Rows that are rounded: the shapes of Qwen3-8B, and where columns fill no tile.
+    # Rows that are rounded: the shapes of Qwen3-8B and of Qwen3-0.6B, and where columns fill no tile.
     _product("int4", 6144, 4096, 1),
-    _gated("int4", 12288, 4096, 1, SILU),
-    _add("int4", 4096, 12288, 2),
+    _gated("int4", 3072, 1024, 1, SILU),
+    _add("int4", 1024, 3072, 2),
     _product("int8", 151936, 4096, 1),
     _gated("mxfp4", 2880, 2880, 2, Activation(7.0)),
     # Rows in bf16: weights unpacked within, and before.
@@ -82,7 +82,7 @@ CASES = [
 ]
 ROUNDED = [  # whose kernel sums up whole rows of W
     _product("int4", 6144, 4096, 1),
-    _add("int4", 4096, 12288, 2),
-    _product("int8", 2880, 4096, 1),
+    _add("int4", 1024, 3072, 2),
+    _product("int8", 151936, 4096, 1),
     _product("mxfp4", 2880, 2880, 1),
 ]

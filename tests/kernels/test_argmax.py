@@ -21,7 +21,6 @@ ROWS = {
     "all alike": torch.zeros(2, 2048),
     "below zero": -1 - torch.rand(1, 1500, generator=torch.Generator().manual_seed(4)),
 }
-UNSOUND = {"nan": math.nan, "inf": math.inf}
 
 
 def run(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
@@ -39,13 +38,13 @@ def test_the_first_of_the_largest(machine: Machine, name: str) -> None:
     assert torch.equal(logits.gather(1, chosen[:, None]), logits.gather(1, found[:, None]))
 
 
-@pytest.mark.parametrize("value", UNSOUND.values(), ids=UNSOUND)
 @pytest.mark.parametrize("place", [0, 1500, 2999])
-def test_a_row_without_a_finite_largest_has_none(machine: Machine, value: float, place: int) -> None:
+def test_a_row_without_a_finite_largest_has_none(machine: Machine, place: int) -> None:
     logits = ROWS["noise"].clone()
-    logits[1, place] = value
+    logits[0, place] = math.nan
+    logits[1, place] = math.inf
     logits[2] = -math.inf
     logits[3, place] = -math.inf
     expected = reference.argmax(logits)
-    assert expected[1] == expected[2] == -1
+    assert [row == -1 for row in expected] == [True, True, True, False, False]
     assert machine.call(run, argmax, logits.to(machine.device)).tolist() == expected.tolist()
