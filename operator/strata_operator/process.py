@@ -44,6 +44,7 @@ WATCHED = (
     "Pod",
 )
 OUTAGE_SECONDS = 2.0  # between two looks for an API server that is away at the start
+DENIED_SECONDS = 60.0  # an API server that starts up denies everything for a moment; who is denied longer lacks rights
 STOP_SECONDS = 20.0  # for reconciles under way; the pod's grace period is longer
 
 
@@ -162,15 +163,20 @@ async def _until_it_answers(client: Client, namespaces: Sequence[str]) -> None:
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
+    denied_since: float | None = None
     loop.add_signal_handler(signal.SIGTERM, task.cancel)  # until kopf has its own
     try:
         while True:
             try:
                 return await asyncio.to_thread(check_crd, client, namespaces)
             except UnavailableError as error:
-                if error.status in (401, 403):
+                if error.status not in (401, 403):
+                    denied_since = None
+                elif denied_since is None:
+                    denied_since = loop.time()
+                elif loop.time() - denied_since > DENIED_SECONDS:
                     raise
-                log.warning("the API server does not answer, and is waited for: %s", error)
+                log.warning("the API server does not serve us yet, and is waited for: %s", error)
                 await asyncio.sleep(OUTAGE_SECONDS)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)

@@ -11,10 +11,17 @@ import pytest
 from tests.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.e2e.agents import NAMESPACE, RELEASE, UNINSTALL, Agents, installed
+from tests.operator.samples import model_object
 
 pytestmark = pytest.mark.cluster
 
 CARD = {"kind": "rtx3090", "power_limit": 300_000}
+HELD = {
+    "apiVersion": "strata.ai/v1alpha1",
+    "kind": "StrataModel",
+    "metadata": {"name": "held", "namespace": NAMESPACE, "finalizers": ["strata.ai/node-tuning"]},
+    "spec": model_object()["spec"] | {"suspend": True},
+}
 WISH = {"model": "llm/qwen3", "powerLimitWatts": 280, "smClockMaxMHz": 1800}
 
 
@@ -73,15 +80,17 @@ def test_the_life_of_an_agent(agents: Agents) -> None:
     agents.want()
     agents.until(lambda: agents.limit() == 300 and "originals" not in agents.node()["status"])
 
-    # The hook of `helm uninstall`, with its own rights.
+    # The hook of `helm uninstall`, with its own rights; a model that waits for an operator may go then.
     agents.want(WISH)
     agents.until(lambda: agents.limit() == 280)
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(HELD))
     agents.apply("uninstall", UNINSTALL)
     job = f"job/{RELEASE}-uninstall"
     cluster.kubectl("-n", NAMESPACE, "wait", "--for=condition=Complete", job, "--timeout=180s")
     assert agents.node() == {}
     assert "strata.ai/" not in cluster.kubectl("get", "node", cluster.node, "-o", "jsonpath={.metadata.labels}")
     assert cluster.kubectl("-n", NAMESPACE, "get", "daemonsets", "-o", "name").strip() == ""
+    cluster.kubectl("-n", NAMESPACE, "delete", "sm", "held", "--timeout=30s")
     assert "every setting has its original value" in cluster.kubectl("-n", NAMESPACE, "logs", job)
 
 

@@ -82,6 +82,22 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(start: Star
             await task
 
 
+async def test_an_api_server_that_starts_up_denies_all_for_a_moment(start: Start) -> None:
+    start.answer = lambda request: refusal(403, "cannot list resource stratamodels")
+    async with start as task:
+        start.answer = lambda request: refusal(404, "the server could not find it")
+        with pytest.raises(ApiError, match="the CRD StrataModel is not installed"):
+            await task
+
+
+async def test_who_is_denied_for_longer_lacks_rights(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "DENIED_SECONDS", 0.1)
+    start.answer = lambda request: refusal(403, "cannot list resource stratamodels")
+    async with start as task:
+        with pytest.raises(ApiError, match="cannot list resource stratamodels"):
+            await task
+
+
 async def test_it_ends_when_it_is_told_to_though_the_api_server_is_away(start: Start) -> None:
     async with start as task:
         os.kill(os.getpid(), signal.SIGTERM)

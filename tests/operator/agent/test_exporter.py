@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from strata.server.metrics import Metrics
 from strata_operator.agent.exporter import Exporter
 from strata_operator.agent.fake import h200, rtx3090
+from strata_operator.render.monitor import monitor
 from tests.operator.agent.conftest import NODE, World
+from tests.operator.live.harness import CHART
+from tests.operator.samples import model
+
+if TYPE_CHECKING:
+    from strata.engine.api import Engine
 
 Make = Callable[..., World]
 
@@ -88,6 +96,25 @@ def test_faults_are_counted_over_turns(shown: Shown) -> None:
     labels = {"node": NODE, "uuid": shown.world.cards[0].uuid}
     assert shown.registry.get_sample_value("strata_gpu_xids_total", {**labels, "xid": "31"}) == 3
     assert shown.registry.get_sample_value("strata_gpu_xids_total", {**labels, "xid": "79"}) == 1
+
+
+def test_the_rule_for_joules_per_token_joins_what_agent_and_engines_show(shown: Shown) -> None:
+    expression = (CHART / "templates" / "agent-prometheusrule.yaml").read_text().partition("expr: |")[2]
+    shown.world.turn()
+    engine = Metrics(cast("Engine", None), model_name="m").generation_tokens
+    relabeled = monitor(model())["spec"]["podMetricsEndpoints"][0]["relabelings"]
+    labels = {
+        sample.name: {*sample.labels, *extra}
+        for collected, extra in (
+            (shown.registry.collect(), ()),
+            (engine.collect(), tuple(one["targetLabel"] for one in relabeled)),
+        )
+        for metric in collected
+        for sample in metric.samples
+    }
+    asked = re.findall(r"sum by \((\w+)\) \(rate\((\w+)\[5m]\)\)", expression)
+    assert [name for _, name in asked] == ["strata_gpu_energy_joules_total", "strata_generation_tokens_total"]
+    assert all(label in labels[name] for label, name in asked)
 
 
 def test_a_lost_card_is_down(shown: Shown) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import Cluster
 from tests.operator.live.harness import NAMESPACE, Models, OperatorProcess, eventually
 
 pytestmark = pytest.mark.cluster
@@ -51,3 +52,27 @@ def test_an_orderly_end_hands_over_at_once(pair: tuple[OperatorProcess, Operator
     leader, other = sorted(pair, key=lambda one: not one.leads())
     assert leader.stop() == 0
     eventually(other.leads, 10, other.tail)  # the lease itself would run for 15 s more
+
+
+def test_an_outage_longer_than_the_lease_is_waited_for_and_over_when_it_is_over(
+    pair: tuple[OperatorProcess, OperatorProcess], models: Models, cluster: Cluster
+) -> None:
+    """Who leads must end, for another may lead; who is started meanwhile waits instead of ending again and again."""
+    eventually(lambda: any(one.leads() for one in pair), 30, pair[0].tail)
+    leader, other = sorted(pair, key=lambda one: not one.leads())
+    models.apply("patient", replicas=0)
+    models.wait_for("patient", "Ready", "False", "ScaledToZero")
+    cluster.stop("kube-apiserver")
+    try:
+        eventually(lambda: not leader.is_alive(), 60, leader.tail)
+        leader.spawn()  # as the kubelet would
+        eventually(lambda: "is waited for" in leader.tail(), 60, leader.tail)
+        assert not leader.is_ready()
+    finally:
+        cluster.start("kube-apiserver")
+    eventually(models.answers, 120, lambda: cluster.logs("kube-apiserver"))
+    models.kubectl("delete", "service", "patient")
+    eventually(lambda: models.get("service", "patient") is not None, 60, lambda: leader.tail() + other.tail())
+    eventually(leader.is_ready, 60, leader.tail)
+    assert leader.is_alive()
+    assert other.is_alive()
