@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,10 +62,10 @@ def outcome(tool: str, file: str, seconds: float, code: int | None, log: str) ->
     return Outcome(tool, file, seconds, tests, problem)
 
 
-def run(program: str, tool: str, path: Path, seconds: float, log: Path) -> Outcome:
-    """One file. What it prints goes to ``log``."""
+def run(program: str, tool: str, path: Path, seconds: float, log: Path, options: Sequence[str]) -> Outcome:
+    """One file. What it prints goes to ``log``. ``options``: more of pytest's."""
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "20", sys.executable]
-    command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cuda", "-o", "timeout=0", str(path)]
+    command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "cuda", "-o", "timeout=0", *options, str(path)]
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     began, code = time.monotonic(), None
     with log.open("w") as stream:
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--files", nargs="*", type=Path, help="default: all of tests/kernels that run on a card")
     add("--seconds", type=float, default=300.0, help="for each file and tool (default: %(default)s)")
     add("--budget", type=float, default=3600.0, help="seconds after which no file begins (default: %(default)s)")
+    add("--pytest", default="", metavar="OPTIONS", help="more options of pytest, in one string")
     add("--logs", type=Path, default=ROOT / "build" / "sanitize", help="default: build/sanitize")
     given = parser.parse_args(arguments)
     if not Path(given.program).is_file():
@@ -104,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcomes.append(Outcome(tool, path.name, 0, "", "not begun: the time was over"))
             else:
                 log = given.logs / f"{path.stem}.{tool}.log"
-                outcomes.append(run(given.program, tool, path, min(given.seconds, left), log))
+                outcomes.append(
+                    run(given.program, tool, path, min(given.seconds, left), log, shlex.split(given.pytest))
+                )
             print(outcomes[-1], flush=True)
     bad = [each for each in outcomes if each.problem]
     print(f"{len(outcomes) - len(bad)} of {len(outcomes)} clean; what was printed is in {given.logs}")

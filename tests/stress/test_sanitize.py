@@ -33,8 +33,17 @@ def test_outcomes(tmp_path: Path, printed: str, code: int, problem: str, capsys:
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked; cat {tmp_path}/printed; exit {code}\n')
     program.chmod(0o755)
     files = [str(Path(__file__).parents[1] / "kernels" / "test_rms_norm.py")]
-    arguments = ["--program", str(program), "--logs", str(tmp_path / "logs"), "--files", *files]
-    assert sanitize.main(arguments) == bool(problem)
+    arguments = [
+        "--program",
+        str(program),
+        "--logs",
+        str(tmp_path / "logs"),
+        "--pytest",
+        "-c other.ini",
+        "--files",
+        *files,
+    ]
+    assert sanitize.main([*arguments, "--files", *files]) == bool(problem)
     line, total = capsys.readouterr().out.splitlines()
     assert line.endswith(problem or "clean")
     assert total.startswith(f"{int(not problem)} of 1 clean")
