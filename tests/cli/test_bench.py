@@ -103,6 +103,10 @@ def test_kernels_are_measured_each_with_each(capsys: pytest.CaptureFixture[str])
         (["--variants", "sse9"], "this CPU cannot run 'sse9'"),
         (["--hidden-size", "40"], "int4 has groups of 32"),
         (["--tokens", "100000"], "give it more memory"),
+        (["--experts", "int4:64x32:2/4"], "--experts is measured on a GPU: add --device cuda"),
+        (["--misses"], "--misses is measured on a GPU: add --device cuda"),
+        (["--device", "cuda", "--experts", "int4:64x32"], "experts are written DTYPE"),
+        (["--device", "cuda", "--misses", "int4:64x32:9/4"], "at most all of them"),
     ],
 )
 def test_kernels_that_cannot_be_measured(capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

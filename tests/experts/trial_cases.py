@@ -75,7 +75,7 @@ def run_trial(
         for layer in layout.layers:
             tier.layer(layer, SILU, _route)
         counts = []
-        with tier._trial(Choices(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
+        with tier.trial(Choices(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
             for missing, fetched in asked:
                 before = tier.counts()
                 assert trial.seconds(missing, fetched) > 0

@@ -34,7 +34,13 @@ def choices(tokens: int, experts: int, top_k: int, device: str) -> tuple[Tensor,
 
 
 def run(
-    shape: Shape, tokens: int, top_k: int, activation: Activation, device: str, away: bool = False
+    shape: Shape,
+    tokens: int,
+    top_k: int,
+    activation: Activation,
+    device: str,
+    away: bool = False,
+    max_few: int = MAX_FEW,
 ) -> tuple[Tensor, Tensor]:
     """What the experts add to x, and what they should. away: the first token's first expert is elsewhere."""
     torch.manual_seed(tokens)
@@ -44,10 +50,10 @@ def run(
     if away:
         here[ids[0, 0].item()] = False
     x, inner = torch.randn(2, tokens, shape.hidden).to(device)
-    rows = quantize_rows(inner) if tokens <= MAX_FEW else inner.bfloat16()
-    seen = dequantize_rows(rows) if tokens <= MAX_FEW else rows
+    rows = quantize_rows(inner) if tokens <= max_few else inner.bfloat16()
+    seen = dequantize_rows(rows) if tokens <= max_few else rows
     _poison(device)
-    step = blobs.prepare(layer.layout, layer.addresses * here, activation)
+    step = blobs.prepare(layer.layout, layer.addresses * here, activation, max_few)
     # The interpreter takes long for each of many programs.
     with mock.patch.object(blobs, "DOWN_ROWS", blobs.DOWN_ROWS if device == "cuda" else 32):
         found = step(Routed(ids, shares, rows), x.clone()) - x
@@ -89,6 +95,13 @@ def test_an_expert_elsewhere_adds_nothing(machine: Machine, tokens: int) -> None
 @pytest.mark.parametrize("tokens", PATHS)
 def test_columns_that_fill_no_superblock(machine: Machine, tokens: int) -> None:
     found, expected = machine.call(run, Shape("int4", 288, 32, 1), tokens, 1, SILU, machine.device)
+    assert relative(found, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize(("tokens", "max_few"), [pytest.param(3, 2, id="earlier"), pytest.param(33, 33, id="later")])
+def test_tensor_cores_from_another_number_of_tokens_on(machine: Machine, tokens: int, max_few: int) -> None:
+    # Each way takes only its own kind of rows.
+    found, expected = machine.call(run, Shape("int4", 64, 32, 1), tokens, 1, SILU, machine.device, max_few=max_few)
     assert relative(found, expected) < TOLERANCE
 
 

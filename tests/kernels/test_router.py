@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from torch import Tensor
 
+from strata.kernels.experts.blobs import MAX_FEW
 from strata.kernels.matrix import Matrix, Norm
 from strata.kernels.router.reference import route
 from strata.kernels.router.triton import choose, prepare, score
-from strata.kernels.rows import dequantize_rows
+from strata.kernels.rows import QuantizedRows, dequantize_rows
 from tests.kernels.conftest import Machine
 
 
@@ -63,6 +66,20 @@ def test_score(machine: Machine, tokens: int, hidden: int, has_bias: bool) -> No
     expected = normed @ router.double().T + (0 if bias is None else bias)
     assert torch.allclose(found.cpu().double(), expected, rtol=1e-5, atol=1e-4)
     assert float((dequantize_rows(rows).cpu() - normed).norm() / normed.norm()) < 1e-2
+
+
+def inner(tokens: int, max_few: int, device: str) -> QuantizedRows | Tensor:
+    norm = Norm(torch.ones(64, device=device), 1e-6)
+    router = Matrix("bf16", {"weight": torch.eye(4, 64, device=device).bfloat16()})
+    routed = prepare(norm, router, 2, True, max_few)(torch.randn(tokens, 64, device=device))
+    assert routed.ids.shape == (tokens, 2)
+    return cast("QuantizedRows | Tensor", routed.inner)
+
+
+def test_few_may_be_more(machine: Machine) -> None:
+    assert isinstance(machine.call(inner, MAX_FEW + 1, MAX_FEW + 1, machine.device), QuantizedRows)
+    if machine.device == "cuda":  # the other way goes through cuBLAS
+        assert isinstance(inner(3, 2, machine.device), Tensor)
 
 
 @pytest.mark.parametrize("tokens", [3, 200])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.plan.hardware import available_memory, disk_bytes_read, huge_page_limit, num_cpus
+from strata.plan.hardware import available_memory, disk_bytes_read, huge_page_limit, num_cpus, own_memory
 
 GIB = 1 << 30
 V1_NO_LIMIT = "9223372036854771712"
@@ -133,6 +133,14 @@ def test_bytes_read_from_disks(tmp_path: Path) -> None:
     assert disk_bytes_read(tmp_path) == 8192
     (tmp_path / "proc/self/io").write_text("rchar: 1948\n")
     assert disk_bytes_read(tmp_path) is None
+
+
+def test_own_memory(tmp_path: Path) -> None:
+    assert own_memory(tmp_path) is None, "the kernel does not tell"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    text = "5600000-7ffd7946e000 ---p 00000000 00:00 0 [rollup]\nRss:   9 kB\nAnonymous:   6 kB\nAnonHugePages: 2 kB\n"
+    (tmp_path / "proc/self/smaps_rollup").write_text(text)
+    assert own_memory(tmp_path) == (6144, 2048)
 
 
 def test_this_machine() -> None:

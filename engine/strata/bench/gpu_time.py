@@ -82,12 +82,12 @@ def seconds(steps: Sequence[Callable[..., Any]], inputs: tuple[Any, ...]) -> flo
     return statistics.median(times) / rounds / len(steps)
 
 
-HEADER = "what                               tokens        µs   GB/s   read  share  TFLOP/s"
+HEADER = "what                                     tokens        µs   GB/s   read  share  TFLOP/s"
 
 
 def line(found: Measurement) -> str:
     """A line of the table under ``HEADER``."""
     return (
-        f"{found.what:<34} {found.tokens:>6} {found.seconds * 1e6:>9.2f} {found.rate / 1e9:>6.0f}"
+        f"{found.what:<40} {found.tokens:>6} {found.seconds * 1e6:>9.2f} {found.rate / 1e9:>6.0f}"
         f" {found.read / 1e9:>6.0f} {found.share:>6.2f} {found.flops / 1e12:>8.1f}"
     )

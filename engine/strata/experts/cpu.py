@@ -154,11 +154,13 @@ class CpuExperts:
         routing = Routing(normalize, min(self._routing_threads, len(nodes)), num_resident)
         self._pool.attach(self._mail.tensor.data_ptr(), self._places, self, routing)
 
-    def tune(self) -> None:
-        """Measure how the threads best read this machine's memory, once all experts are there."""
-        tune_prefetch(self._opened, self.sources.tolist())
+    def tune(self) -> int:
+        """Measure how the threads best read this machine's memory, once all experts are there: the bytes ahead that
+        they ask for it from now on."""
+        prefetch_bytes = tune_prefetch(self._opened, self.sources.tolist())
         if self._spill is not None:
             self._warn(self._spill)
+        return prefetch_bytes
 
     def _warn(self, spill: Spill) -> None:
         rate, (layers, experts) = spill.settle(), self._table.shape

@@ -127,7 +127,7 @@ class Hybrid:
             self._set_fetches(plain_fetches("fetch", num_experts))
             return
         self.times, known = find_times(
-            choices, MAX_TOKENS, partial(self._trial, choices), saved, self.facts(), anew=anew
+            choices, MAX_TOKENS, partial(self.trial, choices), saved, self.facts(), anew=anew
         )
         fetches = best_fetches(self.times, self._way, num_experts)
         logger.info("%s%s", describe(self.times, fetches, self._top_k), ", as an earlier start found" if known else "")
@@ -138,15 +138,62 @@ class Hybrid:
     def fetch_seconds(self) -> float:
         """That one expert takes over PCIe, a whole layer at a time, while nothing else goes on."""
         num_experts = self._cpu.num_host
-        count = torch.tensor([num_experts], dtype=torch.int32, device=self._device)
-        took = []
+        fetch, took = self.fetching(num_experts)[0], []
         for _ in range(3):
             self._wait()
             began = time.perf_counter()
-            self._misses.untile(self._tables[0].sources, self._buffers.places[0], count, self._layout)
+            fetch()
             self._wait()
             took.append(time.perf_counter() - began)
         return min(took) / num_experts
+
+    def tune(self) -> int:
+        """As ``CpuExperts.tune``, which ``calibrate`` begins with."""
+        return self._cpu.tune()
+
+    def fetching(self, num_experts: int) -> list[Callable[[], None]]:
+        """Calls that bring so many experts of a layer over PCIe each, into a buffer; one after another they go through
+        all layers' in pinned memory."""
+        count = torch.tensor([num_experts], dtype=torch.int32, device=self._device)
+        targets = self._buffers.places[0, :num_experts]
+
+        def fetch(sources: Tensor) -> Callable[[], None]:
+            return lambda: self._misses.untile(sources, targets, count, self._layout)
+
+        begins = range(0, self._cpu.num_host - num_experts + 1, num_experts)
+        # Copies, which begin where the kernel's loads are aligned, as in a step.
+        sources = [table.sources[begin : begin + num_experts].clone() for table in self._tables for begin in begins]
+        return [fetch(some) for some in sources]
+
+    @contextmanager
+    def trial(self, choices: Choices, tokens: int, num_layers: int) -> Iterator[Trial]:
+        """Steps of so many tokens through the experts of so many layers at most, of which some are missing. Slots are
+        afterwards as they were before."""
+        tables, device = self._tables[:num_layers], self._device
+        hidden = self._layout.gate.cols
+        inner = self._misses.inner(torch.randn(tokens, hidden, device=device))
+        x = torch.zeros(tokens, hidden, device=device)
+        shares = torch.ones(tokens, self._top_k, device=device)
+        # Any that differ: their kernels are built with them.
+        ids = torch.arange(self._top_k, dtype=torch.int32, device=device).repeat(len(tables), tokens, 1)
+
+        def step() -> None:
+            for row, (run, chosen) in enumerate(zip(self._runs, ids, strict=False)):
+                self._run_few(row, run, Routed(chosen, shares, inner), x)
+
+        on_its_own = self._device.type == "cuda"
+        again = on_card(self._device)(step)[0] if on_its_own else step
+
+        def run_all() -> None:
+            if on_its_own:
+                self._cpu.expect(len(tables))
+            again()
+            self._wait()
+            self._cpu.check()
+
+        yield Trial(run_all, choices, ids, self.registry.table[: len(tables), : self._cpu.num_host], self._fetches)
+        for table in tables:
+            self._reset(table)
 
     def facts(self) -> Facts:
         """On which the times of a trial depend, as far as they can be known. The number of slots bounds what is tried,
@@ -282,35 +329,6 @@ class Hybrid:
                 self._cpu.expect(1)  # only now: the kernel may be built first, for longer than the pool waits
             self._misses.untile(table.copy_sources, table.copy_targets, table.count, self._layout)
         return self._misses.add_answer(in_slots(routed, x), mailbox, table.counters)
-
-    @contextmanager
-    def _trial(self, choices: Choices, tokens: int, num_layers: int) -> Iterator[Trial]:
-        """Slots are afterwards as they were before."""
-        tables, device = self._tables[:num_layers], self._device
-        hidden = self._layout.gate.cols
-        inner = self._misses.inner(torch.randn(tokens, hidden, device=device))
-        x = torch.zeros(tokens, hidden, device=device)
-        shares = torch.ones(tokens, self._top_k, device=device)
-        # Any that differ: their kernels are built with them.
-        ids = torch.arange(self._top_k, dtype=torch.int32, device=device).repeat(len(tables), tokens, 1)
-
-        def step() -> None:
-            for row, (run, chosen) in enumerate(zip(self._runs, ids, strict=False)):
-                self._run_few(row, run, Routed(chosen, shares, inner), x)
-
-        on_its_own = self._device.type == "cuda"
-        again = on_card(self._device)(step)[0] if on_its_own else step
-
-        def run_all() -> None:
-            if on_its_own:
-                self._cpu.expect(len(tables))
-            again()
-            self._wait()
-            self._cpu.check()
-
-        yield Trial(run_all, choices, ids, self.registry.table[: len(tables), : self._cpu.num_host], self._fetches)
-        for table in tables:
-            self._reset(table)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

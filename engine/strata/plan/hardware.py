@@ -57,6 +57,17 @@ def disk_bytes_read(root: Path = Path("/")) -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)
 
 
+def own_memory(root: Path = Path("/")) -> tuple[int, int] | None:
+    """Bytes of this process's memory that is no file's, and of these the bytes in huge pages that the kernel found by
+    itself; None where it does not tell."""
+    try:
+        lines = (root / "proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = {name: int(value.split()[0]) * 1024 for name, value in (line.split(":") for line in lines[1:])}
+    return sizes["Anonymous"], sizes["AnonHugePages"]
+
+
 def total_memory(root: Path = Path("/")) -> int:
     """Bytes of the host's memory."""
     return _meminfo(root, "MemTotal")

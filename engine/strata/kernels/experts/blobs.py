@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -33,55 +34,43 @@ def reads(layout: BlobLayout) -> bool:
     return whole and gate.kind == up.kind and {gate.kind, down.kind} <= {"bf16", "int8", "int4", "mxfp4"}
 
 
-def prepare(layout: BlobLayout, addresses: Tensor, activation: Activation) -> Callable[[Routed, Tensor], Tensor]:
+def prepare(
+    layout: BlobLayout, addresses: Tensor, activation: Activation, max_few: int = MAX_FEW
+) -> Callable[[Routed, Tensor], Tensor]:
     """x float32 [tokens, hidden] += the sum of shares * experts, of the experts at ``addresses`` int64 [experts], which
-    are read at every call; routed: of ``router.triton``.
+    are read at every call; routed: of ``router.triton``, with the same ``max_few``.
 
     An expert whose address is 0 is computed elsewhere and adds nothing here.
     """
-    experts = _Experts(Place.of(layout.gate), Place.of(layout.up), Place.of(layout.down), addresses, activation.limit)
+    experts = Experts.of(layout, addresses, activation)
 
     def run(routed: Routed, x: Tensor) -> Tensor:
-        run_them = _run_few if routed.ids.shape[0] <= MAX_FEW else _run_gemm
-        return run_them(experts, routed.ids, routed.shares, routed.inner, x)
+        gate_up, down = WAYS["gemv" if routed.ids.shape[0] <= max_few else "gemm"]
+        return down(experts, routed, gate_up(experts, routed), x)
 
     return run
 
 
 @dataclass(frozen=True, slots=True)
-class _Experts:
+class Experts:
+    """Of one layer, as ``prepare`` says."""
+
     gate: Place
     up: Place
     down: Place
     addresses: Tensor
     limit: float | None
 
-
-def _run_few(experts: _Experts, ids: Tensor, shares: Tensor, rows: QuantizedRows, x: Tensor) -> Tensor:
-    tokens, top_k = ids.shape
-    inner = _gate_up(experts, ids, rows)
-    down = experts.down
-    down_kernel[(tokens, down.rows // DOWN_ROWS)](
-        inner.codes,
-        inner.scales,
-        inner.sums,
-        ids,
-        shares,
-        experts.addresses,
-        x,
-        DOWN=down,
-        TOP_K=top_k,
-        BN=DOWN_ROWS,
-        BG=GROUPS,
-        AHEAD=PIECES_AHEAD[down.kind],
-        num_warps=4,
-        **launch.early(),
-    )
-    return x
+    @classmethod
+    def of(cls, layout: BlobLayout, addresses: Tensor, activation: Activation) -> Experts:
+        gate, up, down = (Place.of(place) for place in (layout.gate, layout.up, layout.down))
+        return cls(gate, up, down, addresses, activation.limit)
 
 
-def _gate_up(experts: _Experts, ids: Tensor, rows: QuantizedRows) -> QuantizedRows:
-    pairs, gate = ids.numel(), experts.gate
+def gate_up_gemv(experts: Experts, routed: Routed) -> QuantizedRows:
+    """activation(gate, up) of each pair, [tokens * top_k, intermediate]; ``routed.inner``: QuantizedRows."""
+    ids, rows, gate = routed.ids, routed.inner, experts.gate
+    pairs = ids.numel()
     out = empty_rows(pairs, gate.rows, ids.device)
     gate_up_kernel[(pairs, gate.rows // GROUP)](
         rows.codes,
@@ -104,18 +93,63 @@ def _gate_up(experts: _Experts, ids: Tensor, rows: QuantizedRows) -> QuantizedRo
     return out
 
 
-def _run_gemm(experts: _Experts, ids: Tensor, shares: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    pairs, top_k = ids.numel(), ids.shape[1]
-    grouped = group(ids, experts.addresses.shape[0])
-    inner = torch.empty(pairs, experts.gate.rows, dtype=torch.bfloat16, device=x.device)
-    _gemm(experts, (experts.gate, experts.up), grouped, rows, top_k, inner)
-    results = torch.empty(pairs, experts.down.rows, dtype=torch.bfloat16, device=x.device)
-    _gemm(experts, (experts.down, None), grouped, inner, 1, results)
-    return combine(results, ids, shares, experts.addresses, x)
+def down_gemv(experts: Experts, routed: Routed, inner: QuantizedRows, x: Tensor) -> Tensor:
+    """x += the sum of shares * down(inner)."""
+    tokens, top_k = routed.ids.shape
+    down = experts.down
+    down_kernel[(tokens, down.rows // DOWN_ROWS)](
+        inner.codes,
+        inner.scales,
+        inner.sums,
+        routed.ids,
+        routed.shares,
+        experts.addresses,
+        x,
+        DOWN=down,
+        TOP_K=top_k,
+        BN=DOWN_ROWS,
+        BG=GROUPS,
+        AHEAD=PIECES_AHEAD[down.kind],
+        num_warps=4,
+        **launch.early(),
+    )
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Rows bf16 [tokens * top_k, cols] of pairs, and which pairs are each expert's: ``group``."""
+
+    rows: Tensor
+    order: Tensor
+    starts: Tensor
+
+
+def gate_up_gemm(experts: Experts, routed: Routed) -> Grouped:
+    """As ``gate_up_gemv``; ``routed.inner``: bf16."""
+    ids = routed.ids
+    order, starts = group(ids, experts.addresses.shape[0])
+    inner = torch.empty(ids.numel(), experts.gate.rows, dtype=torch.bfloat16, device=ids.device)
+    _gemm(experts, (experts.gate, experts.up), (order, starts), routed.inner, ids.shape[1], inner)
+    return Grouped(inner, order, starts)
+
+
+def down_gemm(experts: Experts, routed: Routed, inner: Grouped, x: Tensor) -> Tensor:
+    """As ``down_gemv``."""
+    results = torch.empty(routed.ids.numel(), experts.down.rows, dtype=torch.bfloat16, device=x.device)
+    _gemm(experts, (experts.down, None), (inner.order, inner.starts), inner.rows, 1, results)
+    return combine(results, routed.ids, routed.shares, experts.addresses, x)
+
+
+# Gate and up, and down, on either way.
+WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Tensor]]] = {
+    "gemv": (gate_up_gemv, down_gemv),
+    "gemm": (gate_up_gemm, down_gemm),
+}
 
 
 def _gemm(
-    experts: _Experts,
+    experts: Experts,
     places: tuple[Place, Place | None],
     grouped: tuple[Tensor, Tensor],
     x: Tensor,

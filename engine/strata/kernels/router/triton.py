@@ -33,15 +33,15 @@ from strata.kernels.triton_functions import overlap_launches, store_groups
 SCORE_ROWS, SCORE_WARPS = 2, 8  # of the router that a program takes, and its warps
 
 
-def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Router:
-    """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to MAX_FEW
+def prepare(norm: Norm, router: Matrix, top_k: int, normalize: bool, max_few: int = MAX_FEW) -> Router:
+    """x float32 [tokens, hidden] -> ids int32, shares float32 and norm(x): ``QuantizedRows`` of up to ``max_few``
     tokens, bf16 of more."""
     weight = dequantize(router.kind, router.parts, torch.bfloat16).contiguous()
     norm_weight = norm.weight.float().contiguous()
     bias = None if router.bias is None else router.bias.float()
 
     def score_any(x: Tensor) -> Scored:
-        if x.shape[0] <= MAX_FEW:
+        if x.shape[0] <= max_few:
             return Scored(*score(x, norm_weight, norm.eps, weight, bias))
         inner = norm_rows(x, norm_weight, norm.eps)
         logits = torch.mm(inner, weight.T, out_dtype=torch.float32)
