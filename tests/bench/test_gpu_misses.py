@@ -40,21 +40,21 @@ def test_each_number_fetched_and_computed() -> None:
         assert one.prefetch_bytes >= 0
         if one.computed:
             assert one.cpu_seconds is not None
-            assert 0 < one.cpu_seconds < one.seconds
+            assert one.cpu_seconds > 0
         else:
             assert one.cpu_seconds is None
 
 
 def test_all_that_is_fetched_is_another_expert() -> None:
     """So that it comes from host memory every time."""
-    tier = gpu_misses._tier(CASE, 2, 2, CachedKernels(), torch.device("cpu"))
+    samples = random_blobs(CASE.layout())
+    tier = gpu_misses._tier(CASE, 2, 2, samples, CachedKernels(), torch.device("cpu"))
     try:
         assert [len(tier.fetching(count)) for count in (1, 2, 5)] == [10, 4, 2]
         found = []
         for fetch in tier.fetching(1):
             fetch()
             found.append(bytes_at(int(tier._buffers.places[0, 0]), CODES).clone())
-        samples = random_blobs(CASE.layout())
         for blob, number in zip(found, 2 * list(range(5)), strict=True):
             assert torch.equal(blob, samples[number % len(samples)][:CODES])
     finally:
@@ -98,7 +98,7 @@ def test_a_gpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in found:
         if one.computed:
             assert one.cpu_seconds is not None
-            assert 0 < one.cpu_seconds < one.seconds
+            assert one.cpu_seconds > 0
         else:
             # It cannot be fetched twice as fast as PCIe copies: it would come from the GPU's cache.
             assert 0 < one.share < 2

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.bandwidth import copy_bandwidth, read_bandwidth
-from strata.bench.gpu_experts import SAMPLES, Experts, random_blobs
+from strata.bench.gpu_experts import Experts, random_blobs
 from strata.bench.gpu_time import REPLAYS, gpu, seconds
 from strata.errors import OptionError
 from strata.plan.hardware import num_cpus, own_memory
@@ -91,8 +91,9 @@ def measure(
     num_slots = min(2 * case.top_k, case.num_experts - case.top_k)
     if num_slots < case.top_k:
         raise OptionError(f"{case}: twice as many experts as a token takes are needed, so that all may be missing")
+    samples = random_blobs(case.layout())
     before = own_memory()
-    tier = _tier(case, num_layers, num_slots, kernels, device)
+    tier = _tier(case, num_layers, num_slots, samples, kernels, device)
     try:
         size, huge, prefetch = _stats(tier).expert_bytes, _huge_share(before, own_memory()), tier.tune()
 
@@ -112,8 +113,15 @@ def measure(
         tier.close()
 
 
-def _tier(case: Experts, num_layers: int, num_slots: int, kernels: Kernels, device: torch.device) -> Hybrid:
-    """Layers of experts in host memory, all of which can run."""
+def _tier(
+    case: Experts,
+    num_layers: int,
+    num_slots: int,
+    samples: Sequence[torch.Tensor],
+    kernels: Kernels,
+    device: torch.device,
+) -> Hybrid:
+    """Layers of experts in host memory, copies of ``samples`` in turn; all of them can run."""
     import torch
 
     from strata.experts.hybrid import Hybrid
@@ -126,9 +134,8 @@ def _tier(case: Experts, num_layers: int, num_slots: int, kernels: Kernels, devi
         raise OptionError(f"{case}: experts in {case.dtype} are not shared with the CPU; int4 and mxfp4 are")
     sizes = ExpertBytes(num_layers, case.num_experts, layout.blob_bytes)
     tier = Hybrid(layout, ExpertPlacement(sizes, num_slots * num_layers), kernels, device, case.top_k, way="cpu")
-    samples = random_blobs(layout)
     with ThreadPoolExecutor(num_cpus()) as threads:
-        list(threads.map(lambda expert: tier.put(expert, samples[expert[1] % SAMPLES]), layout.experts))
+        list(threads.map(lambda expert: tier.put(expert, samples[expert[1] % len(samples)]), layout.experts))
     norm = Norm(torch.ones(case.hidden, device=device), 1e-6)
     router = Matrix("bf16", {"weight": torch.randn(case.num_experts, case.hidden, device=device).bfloat16()})
     for layer in layout.layers:
