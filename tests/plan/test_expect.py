@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -21,16 +20,14 @@ CONTEXT = 576  # the middle of 128 tokens after 512
 
 WHOLE = Place()
 
-parts_of = cache(weight_parts)
-
 
 def decode(name: str, *, num_seqs: int = 1, place: Place = WHOLE, rates: Rates = H200) -> StepTime:
     model = public(name)
-    return expect_decode(model, parts_of(model, "int4"), rates, context=CONTEXT, num_seqs=num_seqs, place=place)
+    return expect_decode(model, weight_parts(model, "int4"), rates, context=CONTEXT, num_seqs=num_seqs, place=place)
 
 
 def prefill(model: ModelConfig, tokens: int, chunk: int | None = None, place: Place = WHOLE) -> StepTime:
-    parts = parts_of(model, "int4")
+    parts = weight_parts(model, "int4")
     return expect_prefill(model, parts, H200, tokens=tokens, chunk_tokens=chunk or tokens, place=place)
 
 
@@ -55,14 +52,14 @@ def test_a_measured_prompt_is_expected_so() -> None:
 )
 def test_prompts_wait_for_pcie_where_experts_are_beyond_vram(place: Place, share: float, rate: float) -> None:
     model = public("qwen3-30b-a3b")
-    seconds = share * parts_of(model, "int4").experts / (rate * 55e9)
+    seconds = share * weight_parts(model, "int4").experts / (rate * 55e9)
     assert 1.0 <= 2048 / prefill(model, 2048, place=place).tokens_per_second / seconds <= 1.05
 
 
 @pytest.mark.parametrize("card", CARDS)
 def test_no_card_is_expected_to_beat_its_bound(card: str) -> None:
     model, rates = public("qwen3-30b-a3b"), CARDS[card].rates(HOST)
-    parts = parts_of(model, "int4")
+    parts = weight_parts(model, "int4")
     for num_seqs in (1, 4, 8, 32, 256):
         at_most = roofline(step_bytes(model, parts, context=CONTEXT, num_seqs=num_seqs), rates)
         found = decode("qwen3-30b-a3b", num_seqs=num_seqs, rates=usual(rates))
@@ -133,7 +130,7 @@ def test_missing_experts_come_one_by_one_in_place_or_all_at_once() -> None:
         return decode("qwen3-30b-a3b", num_seqs=num_seqs, place=place).seconds["missing experts"]
 
     model = public("qwen3-30b-a3b")
-    half = parts_of(model, "int4").experts / 2
+    half = weight_parts(model, "int4").experts / 2
     assert missing(32, cached=True) > 0.9 * half / 55e9 > 2 * missing(1, cached=True), "a whole layer at a time"
     assert missing(1, cached=False) == pytest.approx(half * 8 / 128 / (0.88 * 55e9))
     assert missing(96, cached=False) < missing(95, cached=False), "streamed ahead, no longer in place"

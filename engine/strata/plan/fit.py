@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.advice import Fits, Way, find_ways
@@ -96,10 +96,10 @@ def fit(
     ``expert_format``: see ``weight_parts``. ``element_bytes``: of KV cache and activations. Raises OptionError for a
     ``max_model_len`` beyond the checkpoint's positions.
     """
-    memory, weights = machine.memory, cache(lambda dtype: loaded_parts(model, dtype, memory.device, expert_format))
+    memory = machine.memory
 
     def size(changed: EngineConfig, *, with_experts: bool) -> MemoryPlan:
-        parts = weights(changed.dtype)
+        parts = loaded_parts(model, changed.dtype, memory.device, expert_format)
         held = math.ceil(parts.total if with_experts else parts.shared)
         return size_memory(model, changed, memory, held, element_bytes)
 
@@ -107,7 +107,7 @@ def fit(
     holds_all = plan.fits or memory.device == "cpu"
     if not holds_all:
         plan = size(config, with_experts=False)
-    parts = weights(config.dtype)
+    parts = loaded_parts(model, config.dtype, memory.device, expert_format)
     slots = _slots(parts, plan)
     ram = disk = 0
     if slots < parts.num_experts and memory.device == "cuda":

@@ -62,12 +62,14 @@ class WeightParts:
         return self.expert * self.experts_per_token
 
 
+@lru_cache(maxsize=64)  # of a large model the tensors of all experts are gone through
 def weight_parts(model: ModelConfig, dtype: str, expert_format: str | None = None) -> WeightParts:
     """The parts in a store of ``dtype``. ``expert_format``: what experts are packed in whatever it is; None: in it."""
 
     return sum_parts(model, lambda spec: _stored_bytes(spec, _format(spec, dtype, expert_format)))
 
 
+@lru_cache(maxsize=64)
 def loaded_parts(model: ModelConfig, dtype: str, device: str, expert_format: str | None = None) -> WeightParts:
     """The parts in the memory of a device ("cpu" or "cuda"): a card has them as the store, a CPU as
     ``prepared_parts``. Arguments else as of ``weight_parts``."""
