@@ -281,7 +281,8 @@ class Reconciler:
             self._outbox.forget(key)
             return Result("gone")
         self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
-        waiting = tuning.unsettled((node["name"] for node in status.get("nodes") or ()), self._nodes.all())
+        names = (node["name"] for node in status.get("nodes") or ())
+        waiting = tuning.unsettled(tuning.key(*key), names, self._nodes.all())
         age = self._clock() - datetime.fromisoformat(metadata["deletionTimestamp"])
         if waiting and age.total_seconds() < RESTORE_SECONDS:
             return Result("leaving", again_in=RESTORE_LOOK_SECONDS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from strata_operator.api.conditions import NODE_TUNED, Condition, having
 from strata_operator.api.model import StrataModel
-from strata_operator.api.node import PAGE_BYTES, TUNED, PagesWish, StrataNode, Wish
+from strata_operator.api.node import PAGE_BYTES, TUNED, Originals, PagesWish, StrataNode, Wish
 from strata_operator.api.pod import Pod
 
 
@@ -95,14 +95,29 @@ def held_wish(model_key: str, node: StrataNode) -> Wish | None:
     return next((one for one in node.spec.tuning.models if one.model == model_key), None)
 
 
-def unsettled(names: Iterable[str], nodes: Iterable[StrataNode]) -> tuple[str, ...]:
-    """Of those nodes, the ones whose agent has not acted on the spec as it stands. A node without agent is none."""
+def unsettled(model_key: str, names: Iterable[str], nodes: Iterable[StrataNode]) -> tuple[str, ...]:
+    """Of those nodes, the ones whose agent has not undone what the model wished for. A node without agent is none."""
     wanted = set(names)
-    return tuple(node.name for node in nodes if node.name in wanted and not _is_settled(node))
+    return tuple(node.name for node in nodes if node.name in wanted and not _has_undone(node, model_key))
+
+
+def _has_undone(node: StrataNode, model_key: str) -> bool:
+    """Another model's wish that cannot be met is no reason to wait."""
+    if not _is_seen(node):
+        return False
+    if having(node.conditions, TUNED, "True"):
+        return True
+    if node.spec.suspend or not node.spec.tuning.models:
+        return node.status.originals == Originals()
+    return all(setting.model != model_key for gpu in node.status.enforced.gpus for setting in gpu.settings)
+
+
+def _is_seen(node: StrataNode) -> bool:
+    return node.status.observed_generation >= node.generation
 
 
 def _is_settled(node: StrataNode) -> bool:
-    return node.status.observed_generation >= node.generation and bool(having(node.conditions, TUNED, "True"))
+    return _is_seen(node) and bool(having(node.conditions, TUNED, "True"))
 
 
 def verdict(model: StrataModel, wanted: Mapping[str, Wish], nodes: Iterable[StrataNode]) -> Condition:
@@ -119,8 +134,7 @@ def verdict(model: StrataModel, wanted: Mapping[str, Wish], nodes: Iterable[Stra
     told = []
     for name in wanted:
         refused = having(there[name].conditions, TUNED, "False")
-        is_current = there[name].status.observed_generation >= there[name].generation
-        if refused and is_current:
+        if refused and _is_seen(there[name]):
             return Condition(NODE_TUNED, False, refused[0]["reason"], f"{name}: {refused[0]['message']}")
         if not _is_settled(there[name]):
             return Condition(NODE_TUNED, None, "Applying", f"the agent of {name} has not applied it yet")

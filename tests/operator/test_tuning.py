@@ -93,7 +93,13 @@ def test_only_what_differs_is_written(
 
 
 REFUSED = {"type": "Tuned", "status": "False", "reason": "Refused", "message": "40 W is below 100 W"}
-LOWER = {"gpus": [{"uuid": "GPU-1", "settings": [{"name": "powerLimitWatts", "requested": 250, "model": "ns/other"}]}]}
+
+
+def enforced(owner: str) -> dict[str, Any]:
+    return {"gpus": [{"uuid": "GPU-1", "settings": [{"name": "powerLimitWatts", "requested": 250, "model": owner}]}]}
+
+
+LOWER = enforced("ns/other")
 
 
 @pytest.mark.parametrize(
@@ -134,6 +140,35 @@ def test_a_model_without_wishes_is_tuned_as_it_is() -> None:
     assert verdict(model(), {}, []).reason == "NothingWanted"
 
 
-def test_who_has_not_undone_it_yet() -> None:
-    nodes = [node("a"), node("b", settled=False), node("c", conditions=[REFUSED]), node("d", settled=False)]
-    assert unsettled(["a", "b", "c", "gone"], nodes) == ("b", "c")
+HELD = {"gpus": [{"uuid": "GPU-1", "powerLimitMilliwatts": 300_000}]}
+
+
+@pytest.mark.parametrize(
+    ("there", "is_undone"),
+    [
+        pytest.param(node("a"), True, id="all that is wanted is in force"),
+        pytest.param(node("a", settled=False), False, id="the agent has not looked yet"),
+        pytest.param(node("a", conditions=[REFUSED], originals=HELD), False, id="it cannot give back"),
+        pytest.param(node("a", conditions=[REFUSED]), True, id="something else is wrong, and all is given back"),
+        pytest.param(
+            node("a", OTHER, conditions=[REFUSED], originals=HELD, enforced=LOWER),
+            True,
+            id="another model's wish is refused",
+        ),
+        pytest.param(
+            node("a", OTHER, conditions=[REFUSED], originals=HELD, enforced=enforced("ns/m")),
+            False,
+            id="ours is still in force",
+        ),
+    ],
+)
+def test_who_has_not_undone_it_yet(there: StrataNode, is_undone: bool) -> None:
+    others = [node("without"), node("elsewhere", settled=False)]
+    assert unsettled("ns/m", ["a", "without", "gone"], [there, *others]) == (() if is_undone else ("a",))
+
+
+def test_a_suspended_node_has_undone_it_once_nothing_is_left_to_give_back() -> None:
+    for held, expected in ((HELD, ("a",)), ({}, ())):
+        made = node("a", WISH, conditions=[REFUSED], originals=held)
+        suspended = replace(made, spec=replace(made.spec, suspend=True))
+        assert unsettled("ns/m", ["a"], [suspended]) == expected
