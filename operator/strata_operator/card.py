@@ -12,7 +12,7 @@ from strata.plan.expect import Place, expect_decode
 from strata.plan.known import Shape
 from strata.plan.memory import DeviceMemory, MemoryPlan, plan_memory, size_memory
 from strata.plan.parts import WeightParts, weight_parts
-from strata.plan.placement import CACHED_FORMATS, ExpertBytes, ExpertPlacement, plan_experts
+from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.plan.speed import Rates, Shares, StepTime, roofline, step_bytes
 
 ELEMENT_BYTES = 2  # of KV cache and activations: bf16
@@ -40,6 +40,13 @@ class Placed:
         """Of pinned host memory, for experts."""
         return self.experts.host_bytes if self.experts is not None else 0
 
+    @property
+    def least_host_bytes(self) -> int:
+        """Of it, what must be there so that none is on disk; huge pages hold all of them."""
+        if self.experts is None or self.config.device.hugepages != "off":
+            return self.host_bytes
+        return self.experts.least_host_bytes
+
     def speed(self, rates: Rates, context: int) -> StepTime:
         """The bound on decoding at that context, or the longest one where it is longer."""
         context, num_seqs = self._batch(context)
@@ -58,7 +65,7 @@ class Placed:
             rates,
             context=context,
             num_seqs=num_seqs,
-            place=Place(self._resident, is_cached(self.shape, self.config)),
+            place=Place(self._resident),
             element_bytes=ELEMENT_BYTES,
         )
 
@@ -91,7 +98,6 @@ def place(shape: Shape, config: EngineConfig, total_bytes: int, available_bytes:
             experts=experts,
             shared_bytes=weights,
             element_bytes=ELEMENT_BYTES,
-            cached=is_cached(shape, config),
         )
         weights += placed.vram_bytes
     plan = size_memory(shape.config, config, memory, weights, ELEMENT_BYTES)
@@ -107,11 +113,6 @@ def whole_bytes(shape: Shape, config: EngineConfig) -> int:
     weights = ceil(weight_parts(shape.config, config.dtype, shape.expert_format).total)
     plan = size_memory(shape.config, config, DeviceMemory("cuda", 0, 0), weights, ELEMENT_BYTES)
     return plan.weight_bytes + plan.workspace_bytes + plan.kv_bytes
-
-
-def is_cached(shape: Shape, config: EngineConfig) -> bool:
-    """Whether VRAM would be a cache of experts."""
-    return (shape.expert_format or config.dtype) in CACHED_FORMATS
 
 
 def _experts(shape: Shape, parts: WeightParts) -> ExpertBytes | None:

@@ -112,7 +112,7 @@ def _holds(shape: Shape, config: EngineConfig, host_budget: int, vram_gib: int) 
     """Whether the largest card of that name does, with nothing kept by the driver."""
     most = vram_gib * GIB + GIB // 2 - 1
     placed = place(shape, config, most, most)
-    return placed.problem is None and placed.host_bytes <= host_budget
+    return placed.problem is None and placed.least_host_bytes <= host_budget
 
 
 def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
@@ -178,14 +178,14 @@ def _on_card(model: StrataModel, shape: Shape, one: Candidate) -> tuple[Shortage
         needed, why = whole_bytes(shape, _config(model)), "engine.expertPlacement is vram; auto needs less"
         return Shortage(VRAM, needed, placed.plan.capacity_bytes, why), {}
     budget = _host_budget(model)
-    if placed.host_bytes > budget:
+    if placed.least_host_bytes > budget:
         return Shortage(
-            EXPERT_MEMORY, placed.host_bytes, budget, "raise spec.hardware.memory, or take a larger card"
+            EXPERT_MEMORY, placed.least_host_bytes, budget, "raise spec.hardware.memory, or take a larger card"
         ), {}
     upper = placed.speed(_rates(one.gpu, one.node, measured=False), SHORT_CONTEXT)
     plan: dict[str, Any] = {
         "vramBytes": placed.vram_bytes,
-        "hostBytes": placed.host_bytes,
+        "hostBytes": min(placed.host_bytes, budget),
         "diskBytes": 0,
         "limitingResource": upper.limit,
         "upperBoundTokensPerSecond": round(upper.tokens_per_second),
@@ -227,7 +227,11 @@ def _config(model: StrataModel) -> EngineConfig:
     return EngineConfig(
         model="",
         dtype=cast("Literal['bf16', 'int8', 'int4']", model.format),
-        device=DeviceConfig(gpu_memory_utilization=share, expert_vram_bytes=expert_vram),
+        device=DeviceConfig(
+            gpu_memory_utilization=share,
+            expert_vram_bytes=expert_vram,
+            hugepages=cast("Literal['off', '2Mi', '1Gi']", model.hardware.hugepages or "off"),
+        ),
         cache=CacheConfig(
             block_size=engine.block_size or cache.block_size,
             num_kv_tokens=engine.num_kv_tokens,

@@ -14,10 +14,12 @@ from strata.bench.calibrate import CalibrationReport
 from strata.cli.main import main
 from strata.experts.hybrid import Hybrid
 from strata.experts.saved import SavedTimes
+from strata.kernels.layer import Kernels
+from strata.kernels.operations import REFERENCE
 from strata.runner import runner as runner_module
 from strata.runner.runner import Runner
 from tests.engine.tiny_llama import write_checkpoint
-from tests.experts.blob_kernels import BlobKernels, CachedKernels
+from tests.experts.blob_kernels import CachedKernels
 from tests.experts.test_resident import ARCHITECTURES, EXPERTS
 
 REPORT = CalibrationReport(
@@ -61,7 +63,7 @@ def moe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(write_checkpoint(tmp_path / "moe", **(EXPERTS | ARCHITECTURES["a dense layer between"])))
 
 
-def with_kernels(kernels: BlobKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_kernels(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """As though this were a card; each way is tried for a moment."""
     monkeypatch.setattr(runner_module, "MAX_STEPS", 2)
     monkeypatch.setattr("strata.experts.calibration._TRIALS", 1)
@@ -101,8 +103,7 @@ def test_all_is_measured_anew_and_kept(
 @pytest.mark.parametrize(
     ("options", "kernels", "message"),
     [
-        pytest.param(["--dtype", "int8"], CachedKernels(), "experts in int8 on cpu are not shared", id="format"),
-        pytest.param([], BlobKernels(), "a GPU and --dtype int4 are needed", id="device"),
+        pytest.param([], Kernels(REFERENCE, torch.float32), "not shared between PCIe and CPU", id="device"),
         pytest.param(["--expert-vram-gib", "4"], CachedKernels(), "give less VRAM: --expert-vram-gib 0", id="all fit"),
         pytest.param(["--hugepages", "2Mi"], CachedKernels(), "hugepages is '2Mi'", id="huge pages without a card"),
     ],
@@ -110,7 +111,7 @@ def test_all_is_measured_anew_and_kept(
 def test_where_nothing_is_shared(
     moe: str,
     options: list[str],
-    kernels: BlobKernels,
+    kernels: Kernels,
     message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -67,7 +67,7 @@ def test_each_way_is_taken_on_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_there_is_nothing_to_choose_one_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measured(monkeypatch, Tier({})) == [("in place", "auto")]
+    assert measured(monkeypatch, Tier({})) == [("auto", "auto")]
     assert measured(monkeypatch, None, replace(SETTING, place=Place(1.0))) == [("all in VRAM", "auto")]
 
 

@@ -23,7 +23,7 @@ from strata.store.reader import Store
 from tests.engine.tiny_llama import EXPERTS, write_checkpoint
 
 RATES = Rates(4.35e12, pcie=55e9, cpu=102e9, dram=157e9, flops=700e12)
-SETTING = Setting("m", "int4", "cuda (card)", 16, RATES, Place(0.5, True, "auto"), 6144)
+SETTING = Setting("m", "int4", "cuda (card)", 16, RATES, Place(0.5, "auto"), 6144)
 SPEED = Speed(100.0, StepTime({"device memory": 0.002, "experts from host memory": 0.003}, 200.0), None)
 
 
@@ -58,13 +58,10 @@ def test_where_experts_are_is_said_where_it_matters() -> None:
     assert on_cpu.vram == 1
 
 
-@pytest.mark.parametrize(("dtype", "cached"), [("int4", True), ("bf16", False)])
-def test_a_setting_tells_where_a_store_s_experts_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, cached: bool
-) -> None:
+def test_a_setting_tells_where_a_store_s_experts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(report, "measure_rates", lambda device: RATES)
-    store = Store.open(resolve(str(write_checkpoint(tmp_path / "tiny", **EXPERTS)), dtype))
+    store = Store.open(resolve(str(write_checkpoint(tmp_path / "tiny", **EXPERTS)), "bf16"))
     placement = place_experts(ExpertBytes(2, 4, 1000), 0, at_most=0)
     runner: Any = SimpleNamespace(
         device=SimpleNamespace(type="cuda"),
@@ -73,8 +70,8 @@ def test_a_setting_tells_where_a_store_s_experts_are(
     )
     config = EngineConfig("m", device=DeviceConfig(expert_placement="cpu"))
     found = Setting.of(Loaded(store, runner, config))
-    assert found.place == Place(0.25, cached, "cpu")
-    assert (found.num_experts, found.dtype, found.rates) == (8, dtype, RATES)
+    assert found.place == Place(0.25, "cpu")
+    assert (found.num_experts, found.dtype, found.rates) == (8, "bf16", RATES)
     runner.device.type = "cpu"
     assert Setting.of(Loaded(store, runner, config)).place is None
 

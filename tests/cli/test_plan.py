@@ -118,22 +118,19 @@ def test_no_expert_is_placed_where_the_model_does_not_fit(capsys: pytest.Capture
 
 def test_experts_on_disk_are_warned_of_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
     card = ("--gpu", "rtx3090", "--pcie", "3.0x16", "--ram-gib")
-    assert main(["plan", "gpt-oss-120b", *card, "48", "--dtype", "int4"]) == 0
+    assert main(["plan", "gpt-oss-120b", *card, "32", "--dtype", "int4"]) == 0
     (warning,) = re.findall("^warning: .*", capsys.readouterr().out, re.MULTILINE)
-    assert warning.startswith("warning: int4: host memory has no room for 1104 of 4608 experts, 13.7 GiB: ")
+    assert warning.startswith(
+        "warning: int4: neither host memory nor VRAM has room for 1624 of 4608 experts, 20.1 GiB: "
+    )
     found = re.search(r"bound decoding to ([0-9.]+) tok/s; RAM for all allows ([0-9.]+)\.$", warning)
     assert found is not None
-    decode = as_json(capsys, "gpt-oss-120b", *card, "48")["dtypes"]["int4"]["decode"][0]
+    decode = as_json(capsys, "gpt-oss-120b", *card, "32")["dtypes"]["int4"]["decode"][0]
     assert float(found[1]) == pytest.approx(decode["tokens_per_second"], abs=0.05)
     assert float(found[2]) == pytest.approx(decode["in_ram_tokens_per_second"], abs=0.05)
     whole = as_json(capsys, "gpt-oss-120b", *card, "128")["dtypes"]["int4"]["decode"][0]
     assert decode["in_ram_tokens_per_second"] == pytest.approx(whole["tokens_per_second"])
     assert whole["in_ram_tokens_per_second"] is None
-
-
-def test_formats_that_are_not_served_from_disk_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", QWEN, "--gpu", "rtx3090", "--ram-gib", "24", "--dtype", "int8"]) == 0
-    assert re.search("experts in int8 are not served from disk: it does not start", capsys.readouterr().out)
 
 
 def test_torch_is_not_needed() -> None:

@@ -15,7 +15,6 @@ from strata.kernels.layer import Expert, ExpertsFn, Kernels, Routed, Router, Sco
 from strata.kernels.matrix import Activation, Matrix
 from strata.kernels.misses import reference
 from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, ROUTE, Counter, Mailbox, MissSteps, MissTable
-from strata.kernels.misses.untile import accepts
 from strata.kernels.operations import REFERENCE
 from strata.kernels.prefetch import reference as prefetch
 from strata.native.layout import TileLayout
@@ -89,7 +88,6 @@ class CachedKernels(BlobKernels):
     def misses(self) -> MissSteps:
         return MissSteps(
             lambda x: x,
-            accepts,
             _ask_route,
             _take_choice,
             _share_out,
@@ -160,7 +158,10 @@ def _untile(sources: Tensor, targets: Tensor, count: Tensor, layout: BlobLayout)
     tiles = TileLayout(place.kind, place.cols, place.rows, place.bias is not None)
     offsets: dict[str, int] = {}
     for name, matrix in (("gate_proj", layout.gate), ("up_proj", layout.up), ("down_proj", layout.down)):
-        offsets |= {f"{name}.weight.{part}": offset for part, offset in matrix.offsets.items()}
+        offsets |= {
+            f"{name}.weight" + ("" if part == "weight" else f".{part}"): offset
+            for part, offset in matrix.offsets.items()
+        }
         offsets[f"{name}.bias"] = matrix.bias or 0
     for source, target in list(zip(sources.tolist(), targets.tolist(), strict=True))[: int(count)]:
         parts = {part: target + offsets[part] for part in tiles.parts}

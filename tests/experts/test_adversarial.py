@@ -133,7 +133,7 @@ def loop_of(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, way
     device = DeviceConfig(
         device="cpu",
         num_threads=1,
-        expert_vram_bytes=len(layout.layers) * layout.blob_bytes,
+        expert_vram_bytes=None if kernels.misses is None else len(layout.layers) * layout.blob_bytes,
         expert_placement=way,  # type: ignore[arg-type]
         prefetch=predictor,  # type: ignore[arg-type]
         prefetch_probability=0.15,

@@ -10,20 +10,19 @@ from functools import partial
 import pytest
 import torch
 
-from strata.experts import counters, hybrid, offloaded
+from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.hybrid import Hybrid
-from strata.experts.offloaded import Offloaded
 from strata.kernels.layer import ExpertsFn, Routed, Router
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
 from strata.native.pool import CpuWork
-from strata.plan.placement import ExpertBytes, ExpertPlacement, place_experts
+from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
-from tests.experts.blob_kernels import BlobKernels, CachedKernels
+from tests.experts.blob_kernels import CachedKernels
 from tests.experts.test_resident import made_store, no_router
 
 HIDDEN, SLOTS = 64, 2
@@ -127,39 +126,6 @@ def test_the_policy_is_the_one_that_steps_follow(running: Running) -> None:
     assert running.stats.policy == Policy((0, 1, 1), "history")
     running.step(0, (2, 3))
     assert astuple(running.stats.layers[0])[:3] == (2, 0, 1)
-
-
-def test_experts_that_are_read_in_place_are_counted_by_where_they_lie(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(offloaded, "STREAMED_TOKENS", 3)
-    layout = layout_of(store)
-    placement = place_experts(
-        ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes),
-        1 << 30,
-        at_most=5 * layout.blob_bytes,  # three of layer 0, two of layer 2
-    )
-    tier = Offloaded(layout, placement, BlobKernels(), torch.device("cpu"))
-    dict(store.load("cpu", put_expert=tier.put))
-    layers = {layer: tier.layer(layer, SILU, no_router) for layer in layout.layers}
-
-    def step(layer: int, *ids: tuple[int, int]) -> None:
-        x = torch.randn(len(ids), HIDDEN)
-        layers[layer](Routed(torch.tensor(ids), torch.full((len(ids), 2), 0.5), x), x.clone())
-
-    step(0, (2, 3))
-    step(2, (2, 3), (3, 0))  # an expert that two tokens take is one
-    for layer in layers:
-        step(layer, (0, 1), (2, 3), (0, 1))  # a prompt
-    assert tier.counts() == ExpertCounts(5, 2, 3, streamed=3)
-    assert tier.stats(wait=True) == ExpertStats(
-        {0: ExpertCounts(2, 1, 1, streamed=1), 2: ExpertCounts(3, 1, 2, streamed=2)},
-        num_vram=5,
-        num_host=3,
-        expert_bytes=layout.blob_bytes,
-    )
-    tier.start_counting()
-    assert tier.counts() == ExpertCounts()
 
 
 def test_places_on_the_device_are_the_fields_of_the_host() -> None:

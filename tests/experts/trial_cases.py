@@ -27,11 +27,10 @@ class TritonMisses(CachedKernels):
 
     @property
     def misses(self) -> MissSteps:
-        from strata.kernels.misses import routing, triton, untile
+        from strata.kernels.misses import routing, triton
 
         return replace(
             super().misses,
-            accepts=untile.accepts,
             ask_route=routing.ask_route,
             take_choice=routing.take_choice,
             share_out=triton.share_out,

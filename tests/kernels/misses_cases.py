@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from strata import quant
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
 from strata.kernels.misses.routing import ask_route, take_choice
 from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.misses.triton import add_answer, share_out
 from strata.kernels.misses.untile import untile
-from strata.kernels.misses.uses import count_uses
 from strata.kernels.prefetch.ahead import Ahead
 from strata.kernels.rows import QuantizedRows, quantize_rows
 from strata.native.mailbox import DONE, MailboxLayout
@@ -171,11 +172,6 @@ def call_add_answer(
     return x, ring.late, counted, time.perf_counter_ns() - began
 
 
-def call_count_uses(ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> Tensor:
-    count_uses(ids, num_experts, num_resident, counters)
-    return counters
-
-
 def call_untile(tiles: list[Tensor], layout: BlobLayout, count: int) -> Tensor:
     """uint8 [experts, blob_bytes]: the blobs of the first ``count`` experts, 0xEE where nothing was written."""
     device = tiles[0].device
@@ -220,11 +216,6 @@ def _take_choice_of_qwen3(tokens: int) -> None:
     call_take_choice(torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8), 1, 8)
 
 
-def _count_uses(tokens: int) -> None:
-    counters = torch.empty(len(Counter), dtype=torch.int64)
-    call_count_uses(torch.empty(tokens, 8, dtype=torch.int32), 128, 64, counters)
-
-
 def _untile_of_gpt_oss() -> None:
     def place(offset: int) -> MatrixPlace:
         return MatrixPlace("mxfp4", 2880, 2880, {"codes": offset, "scales": offset + 4096}, offset + 128)
@@ -232,10 +223,10 @@ def _untile_of_gpt_oss() -> None:
     call_untile([torch.empty(64, dtype=torch.uint8)], BlobLayout(place(0), place(8192), place(16384), 1 << 15), 1)
 
 
-def _untile_of_qwen3() -> None:
+def _untile_of_qwen3(kind: str) -> None:
     def place(offset: int, rows: int, cols: int) -> MatrixPlace:
-        parts = {part: offset + 128 * number for number, part in enumerate(("codes", "scales", "mins", "super"))}
-        return MatrixPlace("int4", rows, cols, parts)
+        parts = {part: offset + 128 * number for number, part in enumerate(quant.get(kind).parts(rows, cols))}
+        return MatrixPlace(kind, rows, cols, parts)
 
     layout = BlobLayout(place(0, 768, 2048), place(8192, 768, 2048), place(16384, 2048, 768), 1 << 15)
     call_untile([torch.empty(64, dtype=torch.uint8)], layout, 1)
@@ -249,7 +240,9 @@ CASES = [
     Case("ask the CPU to choose and compute, 16 tokens in bf16", lambda: ask_route_of_qwen3(16, 3)),
     Case("take the CPU's choice", lambda: _take_choice_of_qwen3(16)),
     Case("add the CPU's answer", lambda: add_answer_of_qwen3(16, 0)),
-    Case("count uses of 95 tokens", lambda: _count_uses(95)),
-    Case("untile Qwen3-30B-A3B", _untile_of_qwen3),
-    Case("untile gpt-oss", _untile_of_gpt_oss),
+    *(
+        Case(f"untile Qwen3-30B-A3B in {kind}", partial(_untile_of_qwen3, kind), frozenset({"untile_kernel"}))
+        for kind in ("int4", "int8", "bf16")
+    ),
+    Case("untile gpt-oss", _untile_of_gpt_oss, frozenset({"untile_kernel"})),
 ]

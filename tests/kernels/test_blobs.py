@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -132,3 +133,5 @@ def test_which_blobs_are_read() -> None:
         (Shape("bf16", 48, 64, 1), False),
     ]:
         assert blobs.reads(make_layout(shape)) is readable
+    layout = make_layout(Shape("int4", 96, 64, 1))
+    assert not blobs.reads(replace(layout, down=replace(layout.down, kind="int8"))), "tiles have one format"

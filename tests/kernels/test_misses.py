@@ -16,7 +16,6 @@ from tests.kernels.conftest import Machine
 from tests.kernels.misses_cases import (
     call_add_answer,
     call_ask_route,
-    call_count_uses,
     call_share_out,
     call_share_out_alone,
     call_take_choice,
@@ -178,29 +177,6 @@ def test_the_wait_for_an_answer_is_counted(machine: Machine) -> None:
         if waited:
             return
     pytest.fail("the kernel was never there before the answer")
-
-
-@pytest.mark.parametrize(
-    ("tokens", "top_k", "num_experts", "num_resident"),
-    [
-        pytest.param(1, 2, 8, 3, id="one token"),
-        pytest.param(11, 3, 60, 29, id="more than one block of ids, a number that is no power of two"),
-        pytest.param(2, 4, 16, 0, id="none in VRAM"),
-    ],
-)
-def test_uses_are_counted(machine: Machine, tokens: int, top_k: int, num_experts: int, num_resident: int) -> None:
-    found = expected = torch.arange(len(Counter))  # what was counted before stays
-    for seed in range(2):
-        ids, _ = choose(tokens, top_k, num_experts, seed)
-        expected = expected.clone()
-        reference.count_uses(ids, num_experts, num_resident, expected)
-        arguments = (ids.to(machine.device), num_experts, num_resident, found.to(machine.device))
-        found = machine.call(call_count_uses, *arguments).cpu()
-        assert torch.equal(found, expected)
-    distinct, resident = set(ids.flatten().tolist()), set(range(num_resident))
-    step = torch.zeros(len(Counter), dtype=torch.int64)
-    reference.count_uses(ids, num_experts, num_resident, step)
-    assert step.tolist() == [len(distinct), len(distinct & resident), len(distinct - resident), 0, 0, 0, 0, 0]
 
 
 def test_the_kernels_know_the_mailbox_of_the_threads() -> None:

@@ -11,7 +11,6 @@ from strata.config import EngineConfig
 from strata.plan.known import known
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, size_memory
 from strata.plan.parts import loaded_parts
-from strata.plan.placement import CACHED_FORMATS
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import StrataNode
 from strata_operator.fit import HEADROOM_BYTES, Verdict, judge, least_vram_gib, shape_of
@@ -261,17 +260,25 @@ def test_experts_in_vram_may_be_fewer_than_there_is_room_for() -> None:
     assert few.plan["hostBytes"] > 11 << 30
 
 
-def test_experts_of_a_format_that_is_not_cached_are_in_one_place_or_the_other() -> None:
-    spec = {"quantization": {"format": "int8"}, "hardware": {**NVIDIA, "memory": "40Gi"}}
-    found = verdict(node_object(), **spec)
-    assert found.plan is not None
-    assert 10 << 30 < found.plan["hostBytes"] < 20 << 30  # of 29 GiB
-
-
-def test_formats_that_are_cached_are_those_of_the_engine() -> None:
-    from strata.kernels.misses.untile import FORMATS
-
-    assert CACHED_FORMATS == FORMATS
+@pytest.mark.parametrize(
+    ("memory", "hugepages", "host_gib"),
+    [
+        pytest.param("40Gi", None, 28.7, id="all of them are in host memory"),
+        pytest.param("24Gi", None, 23.0, id="what it has no room for stays in the card"),
+        pytest.param("12Gi", None, None, id="some would be on disk"),
+        pytest.param("24Gi", "1Gi", None, id="huge pages hold all or none"),
+    ],
+)
+def test_experts_are_where_there_is_room(memory: str, hugepages: str | None, host_gib: float | None) -> None:
+    hardware: dict[str, Any] = {**NVIDIA, "memory": memory}
+    if hugepages is not None:
+        hardware["hostMemory"] = {"pinned": "23Gi", "hugepages": hugepages}
+    found = verdict(node_object(), quantization={"format": "int8"}, hardware=hardware)
+    if host_gib is None:
+        assert (found.fits, found.reason) == (False, "NotEnoughMemory")
+    else:
+        assert found.plan is not None
+        assert found.plan["hostBytes"] / (1 << 30) == pytest.approx(host_gib, abs=0.1)
 
 
 def test_what_is_left_to_the_server_is_what_the_engine_leaves() -> None:

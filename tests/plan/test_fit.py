@@ -15,6 +15,7 @@ from strata.plan.estimate import estimate
 from strata.plan.fit import HOST_SHARE, Fit, Machine, fit
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, kv_token_bytes, plan_memory
 from strata.plan.parts import loaded_parts
+from strata.plan.placement import MIN_SLOTS
 from strata.plan.speed import Rates, Shares
 from tests.plan.configs import public
 
@@ -63,10 +64,18 @@ def test_what_a_card_has_left_takes_experts_and_the_host_holds_all() -> None:
     assert found.shares == Shares(found.slots / 4608, 1 - found.slots / 4608, 0)
 
 
-def test_what_the_host_cannot_hold_is_on_disk() -> None:
+def test_what_the_host_cannot_hold_stays_in_vram() -> None:
+    found = place("gpt-oss-120b", ram_gib=56)
+    assert found.ram_experts < 4608
+    assert found.disk_experts == 0
+    assert found.shares.vram + found.shares.ram == 1
+
+
+def test_what_neither_can_hold_is_on_disk() -> None:
     found = place("gpt-oss-120b", ram_gib=32)
     assert found.ram_experts == int(32 * GIB * HOST_SHARE // found.parts.expert)
-    assert found.ram_experts + found.disk_experts == 4608
+    fixed = 36 * (found.slots // 36 - MIN_SLOTS)
+    assert found.ram_experts + fixed + found.disk_experts == 4608
     shares = found.shares
     assert shares.vram + shares.ram + shares.disk == pytest.approx(1)
     assert shares.disk == found.disk_experts / 4608, "VRAM never has them"

@@ -122,8 +122,6 @@ def run(
         device = replace(device, expert_vram_bytes=least)
     loaded = open_model(source, dtype, device=device, max_model_len=MAX_MODEL_LEN, progress=progress)
 
-    import torch
-
     from strata.experts.hybrid import Hybrid
     from strata.runner.runner import saved_times
 
@@ -133,8 +131,7 @@ def run(
             f"no experts of {source!r} are in host memory alone; give less VRAM: --expert-vram-gib 0, for a start"
         )
     try:
-        with torch.inference_mode():
-            fetch_seconds = tier.fetch_seconds()
+        fetch_seconds = tier.fetch_seconds()
         facts, path = tier.facts(), saved_times().path(tier.facts())
         stats = tier.stats(wait=True)
         assert stats is not None
@@ -159,7 +156,7 @@ def _check(store: Store, source: str, device: DeviceConfig) -> int:
     missing, and fetched."""
     import torch
 
-    from strata.experts.tier import caches_experts
+    from strata.experts.tier import reads_blobs
     from strata.kernels.select import kernels_for
     from strata.runner.device import open_device
 
@@ -167,9 +164,9 @@ def _check(store: Store, source: str, device: DeviceConfig) -> int:
     if layout is None or experts is None:
         raise OptionError(f"{source!r} has no routed experts: there is nothing to calibrate")
     opened = open_device(device)
-    if not caches_experts(layout, kernels_for(opened.torch_device, torch.bfloat16)):
+    if not reads_blobs(layout, kernels_for(opened.torch_device, torch.bfloat16)):
         raise OptionError(
             f"experts in {store.dtype} on {opened.name} are not shared between PCIe and CPU: there is nothing to "
-            "calibrate; a GPU and --dtype int4 are needed"
+            "calibrate; a GPU is needed"
         )
     return experts.num_experts_per_tok * len(layout.layers) * layout.blob_bytes

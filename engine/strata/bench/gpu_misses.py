@@ -70,7 +70,7 @@ class Rates:
 
 def run(case: Experts) -> Iterator[Measurement]:
     """Measure on the current GPU. Raises HardwareError without one, or with too little host memory, OptionError for
-    experts that are not shared with the CPU."""
+    too few experts."""
     import torch
 
     from strata.kernels.select import kernels_for
@@ -125,13 +125,10 @@ def _tier(
     import torch
 
     from strata.experts.hybrid import Hybrid
-    from strata.experts.tier import caches_experts
     from strata.kernels.matrix import SILU, Matrix, Norm
     from strata.plan.placement import ExpertBytes, ExpertPlacement
 
     layout = case.layout(num_layers)
-    if not caches_experts(layout, kernels):
-        raise OptionError(f"{case}: experts in {case.dtype} are not shared with the CPU; int4 and mxfp4 are")
     sizes = ExpertBytes(num_layers, case.num_experts, layout.blob_bytes)
     tier = Hybrid(layout, ExpertPlacement(sizes, num_slots * num_layers), kernels, device, case.top_k, way="cpu")
     with ThreadPoolExecutor(num_cpus()) as threads:

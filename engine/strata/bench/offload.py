@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SHARES = (0.0, 0.25, 0.5, 0.75)
 WAYS = ("auto", "fetch", "cpu")
-IN_PLACE = "in place"  # what formats have of which VRAM is no cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ def measure_ways(loaded: Loaded, setting: Setting, share: float, options: Option
     tier = loaded.runner.model.tier
     plans = {} if tier is None else dict(tier.plans())
     if tier is None or not plans:
-        return [measure("auto", "all in VRAM" if setting.vram == 1 else IN_PLACE)]
+        return [measure("auto", "all in VRAM" if setting.vram == 1 else "auto")]
     # As the start chose, which is undone afterwards; who guesses the next layer's experts stays.
     _, comma, guessing = str(loaded.runner.way).partition(",")
     placed = [measure("auto", f"auto ({loaded.runner.way})")] if "auto" in options.ways else []

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from strata.bench.bandwidth import measure_rates
 from strata.bench.loaded import Loaded
 from strata.plan.expect import Place
-from strata.plan.placement import CACHED_FORMATS
 from strata.plan.speed import Rates, StepTime
 from strata.plan.units import format_bytes
 
@@ -41,12 +40,7 @@ class Setting:
         place, num_experts, layout = None, 0, store.manifest.contents.experts
         if runner.device.type == "cuda" and placement is not None and layout is not None:
             num_experts = placement.experts.num_blobs
-            formats = {spec.format for spec in layout.weights.values()}
-            place = Place(
-                placement.num_resident / num_experts,
-                bool(formats.intersection(CACHED_FORMATS)),
-                loaded.config.device.expert_placement,
-            )
+            place = Place(placement.num_resident / num_experts, loaded.config.device.expert_placement)
         return cls(
             loaded.config.model,
             store.dtype,

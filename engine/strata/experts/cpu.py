@@ -21,6 +21,7 @@ from strata.native.pool import CpuWork, ExpertPool, PoolOptions, Routing
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
 from strata.plan.hardware import available_memory, disk_bytes_read
+from strata.plan.placement import fixed_slots
 from strata.plan.units import format_bytes
 from strata.store.directories import default_cache_dir
 from strata.store.layout import ExpertLayout
@@ -32,11 +33,12 @@ _KEPT_CORES = 2  # for the engine's own thread and the server
 
 
 class CpuExperts:
-    """Every expert of a store as tiles, and a mailbox through which the card asks for some of them.
+    """A store's experts as tiles, and a mailbox through which the card asks for some of them.
 
     Where this process has cores of several NUMA nodes, the experts lie in the memory of all of them, and each node's
-    cores compute those that are near. Of each layer the first ``num_host`` experts are in pinned memory; what that has
-    no room for lies on disk, and the CPU alone computes it.
+    cores compute those that are near. Of each layer the first ``num_host`` experts are in pinned memory. Where that has
+    no room for all, ``num_fixed`` more stay in VRAM and have no tiles; the rest lies on disk, and the CPU alone
+    computes it.
     """
 
     def __init__(
@@ -49,12 +51,12 @@ class CpuExperts:
         depth: int,
         routing_threads: int,
         hugepages: str = "off",
-        min_host: int,
+        num_slots: int,
     ) -> None:
         """``depth``: requests that may be under way together. ``routing_threads``: threads that may share the choice of
-        experts for a step. ``min_host``: of each layer's experts, those that must be in pinned memory. Raises
-        HardwareError when host memory is too small for these, or the native library is not there, StorageError when
-        the disk is too small for the others."""
+        experts for a step. ``num_slots``: of VRAM for each layer's experts. Raises HardwareError when host memory is
+        too small even for what the rest of these may hold in turn, or the native library is not there, StorageError
+        when the disk is too small for the others."""
         self._layout = layout
         gate = layout.weights["gate_proj.weight"]
         intermediate, hidden = gate.shape
@@ -63,11 +65,11 @@ class CpuExperts:
         size = self.stride = -(-self._tiles.num_bytes // _ALIGNMENT) * _ALIGNMENT  # bytes from expert to expert
         self._cores = cores_of_nodes(_KEPT_CORES)
         nodes, layers = len(self._cores), len(layout.layers)
-        self.num_host = layout.num_experts
+        self.num_host, self.num_fixed = layout.num_experts, 0
         if hugepages == "off":
-            self.num_host = _fitting(layout, size, min_host)
+            self.num_host, self.num_fixed = _fitting(layout, size, num_slots)
             check_room(layers * self.num_host * size)
-        self._table = torch.empty(layers, layout.num_experts, dtype=torch.int64)
+        self._table = torch.zeros(layers, layout.num_experts, dtype=torch.int64)
         self._slabs: list[PinnedMemory] = []
         for node, cores in enumerate(self._cores):
             mine = self._table[:, node : self.num_host : nodes]  # as the pool wants them to be spread
@@ -75,8 +77,8 @@ class CpuExperts:
             mine.copy_(_row_of(slab.tensor, size, mine.numel()).view(mine.shape))
             self._slabs.append(slab)
         self._spill: Spill | None = None
-        if self.num_host < layout.num_experts:
-            others = self._table[:, self.num_host :]
+        if self.num_disk:
+            others = self._table[:, self.num_host + self.num_fixed :]
             self._spill = Spill(others.numel() * size, default_cache_dir())
             others.copy_(_row_of(self._spill.tensor, size, others.numel()).view(others.shape))
         # int64 [layers, experts], where those begin that the card can read; 0 for the others.
@@ -103,11 +105,19 @@ class CpuExperts:
         self._read_before: int | None = None
 
     def put(self, row: int, expert: int, blob: Tensor) -> None:
-        """Take the store's blob of expert number ``expert`` of a layer; ``row`` counts the layers with experts."""
+        """Take the store's blob of expert number ``expert`` of a layer, unless it stays in VRAM; ``row`` counts the
+        layers with experts."""
+        if self.num_host <= expert < self.num_host + self.num_fixed:
+            return
         begin = blob.data_ptr()
         parts = {part: begin + self._layout.parts[part][0] for part in self._tiles.parts}
         narrow = self._biases is not None and self._biases.format == "bf16"
         tile_expert(self._tiles, parts, int(self._table[row, expert]), narrow_biases=narrow)
+
+    @property
+    def num_disk(self) -> int:
+        """Of each layer's experts, those on disk."""
+        return self._table.shape[1] - self.num_host - self.num_fixed
 
     @property
     def expert_bytes(self) -> int:
@@ -128,7 +138,7 @@ class CpuExperts:
         if self._spill is not None:
             spilled = self._spill.tensor.view(layers, -1, self.stride)[row]
             self._spill.read_ahead(row * spilled.numel(), spilled.numel())
-            yield slice(self.num_host, None), spilled
+            yield slice(self.num_host + self.num_fixed, None), spilled
 
     def open(self, activation: Activation, normalize: bool, num_resident: int) -> None:
         """Start the threads, once. ``normalize``: see ``Router``. ``num_resident``: where the threads choose and
@@ -164,13 +174,12 @@ class CpuExperts:
 
     def _warn(self, spill: Spill) -> None:
         rate, (layers, experts) = spill.settle(), self._table.shape
-        num_spilled = experts - self.num_host
-        token = self._top_k * layers * self._tiles.num_bytes * num_spilled / experts
+        token = self._top_k * layers * self._tiles.num_bytes * self.num_disk / experts
         logger.warning(
-            "host memory has no room for %d of %d experts, %s, which are in %s: read at %.1f GB/s, what a token takes "
-            "of them bounds it to %.1f tok/s where neither VRAM nor page cache has it. Raise the memory, or the "
+            "neither host memory nor VRAM has room for %d of %d experts, %s, which are in %s: read at %.1f GB/s, what "
+            "a token takes of them bounds it to %.1f tok/s where the page cache has none. Raise the memory, or the "
             "container's limit, by as much; `strata plan --ram-gib` tells of other sizes",
-            layers * num_spilled,
+            layers * self.num_disk,
             layers * experts,
             format_bytes(len(spill.tensor), round_up=True),
             spill.directory,
@@ -215,13 +224,18 @@ class CpuExperts:
         return self._pool
 
 
-def _fitting(layout: ExpertLayout, size: int, least: int) -> int:
-    """Of each layer's experts, those for which pinned memory has room, ``least`` at least. Where that is not all, as
-    much as a layer takes is left to the page cache, through which the others come."""
-    left, layers = available_memory() - HEADROOM, len(layout.layers)
+def _fitting(layout: ExpertLayout, size: int, num_slots: int) -> tuple[int, int]:
+    """Of each layer's experts, those for which pinned memory has room, and those that stay in VRAM instead, as few as
+    can be. Where there are others still, as much as a layer takes is left to the page cache, through which they
+    come."""
+    left, layers, num_experts = available_memory() - HEADROOM, len(layout.layers), layout.num_experts
     if left >= layout.num_blobs * size:
-        return layout.num_experts
-    return max(least, (left - layout.num_experts * size) // (layers * size))
+        return num_experts, 0
+    most_fixed = fixed_slots(num_slots)
+    room = left // (layers * size)
+    if room >= num_experts - most_fixed:
+        return room, num_experts - room
+    return max(num_slots - most_fixed, (left - num_experts * size) // (layers * size)), most_fixed
 
 
 def _row_of(memory: Tensor, size: int, count: int) -> Tensor:

@@ -4,8 +4,9 @@ Host memory has the experts as tiles, in the order in which the CPU's kernels re
 store's blob. In a step of few tokens the card finds out layer by layer which experts it has not, fetches some of them
 into slots over PCIe and leaves the others to the CPU, which computes them meanwhile: both ways together move more than
 either. Prefill, which takes nearly all experts, brings a whole layer's missing ones into a buffer while the layer
-before it computes. What pinned memory has no room for lies on disk: the card never fetches it in a step of few tokens,
-the CPU computes it, for a prompt it comes through the page cache.
+before it computes. What pinned memory has no room for stays in slots of VRAM and has no tiles; where slots run out, the
+rest lies on disk: the card never fetches it in a step of few tokens, the CPU computes it, for a prompt it comes through
+the page cache.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ MAX_TOKENS = 16
 
 
 class Hybrid:
-    """``placement.num_resident`` slots, as many for each layer; at first its first experts are in them."""
+    """``placement.num_resident`` slots, as many for each layer; at first its first experts are in them, and in the last
+    slots those that stay there. Its tensors are made, and layers run, in torch's inference mode; all else may be called
+    outside of it."""
 
     can_capture = True
     max_captured = MAX_TOKENS
@@ -71,7 +74,7 @@ class Hybrid:
         ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto").
         ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. ``depth``, ``routing_threads``: see
         ``CpuExperts``. Raises HardwareError when host memory is too small."""
-        assert kernels.misses is not None, "the caller asks before"
+        assert kernels.misses is not None, "kernels that read blobs deal with missing ones as well"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
         self._store_layout = layout
@@ -87,13 +90,14 @@ class Hybrid:
             depth=depth,
             routing_threads=routing_threads,
             hugepages=hugepages,
-            min_host=num_slots,
+            num_slots=num_slots,
         )
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
         size = layout.blob_bytes
         of_layers = len(layout.layers) * num_slots * size
         slab = aligned(of_layers + MAX_AHEAD * size, BLOB_ALIGNMENT, device)
-        self._slots = slab[:of_layers].view(len(layout.layers), num_slots, size)
+        slots = slab[:of_layers].view(len(layout.layers), num_slots, size)
+        self._slots, self._fixed = slots.split([num_slots - self._cpu.num_fixed, self._cpu.num_fixed], 1)
         spare = _addresses(slab.data_ptr() + of_layers, MAX_AHEAD, size)
         self._prefetch = Prefetch(self._misses, self._layout, spare, probability, device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
@@ -115,7 +119,10 @@ class Hybrid:
         self._cpu.put(row, number, blob)
         if number < self._slots.shape[1]:
             self._slots[row, number].copy_(blob)
+        elif 0 <= number - self._cpu.num_host < self._cpu.num_fixed:
+            self._fixed[row, number - self._cpu.num_host].copy_(blob)
 
+    @torch.inference_mode()
     def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
         """As ``Tier.calibrate``: how the CPU reads, and how many of a token's missing experts to fetch."""
         self._cpu.tune()
@@ -135,6 +142,7 @@ class Hybrid:
         if self._way == "auto":
             self._plans = all_plans(fetches)
 
+    @torch.inference_mode()
     def fetch_seconds(self) -> float:
         """That one expert takes over PCIe, a whole layer at a time, while nothing else goes on."""
         num_experts = self._cpu.num_host
@@ -216,12 +224,14 @@ class Hybrid:
         """As ``Tier.plans``."""
         return self._plans
 
+    @torch.inference_mode()
     def share_out(self, plan: Sequence[int]) -> None:
         """As ``Tier.share_out``."""
         self._set_fetches(plan)
         for table in self._tables:
             self._reset(table)
 
+    @torch.inference_mode()
     def prefetch(self, predictor: str) -> None:
         """As ``Tier.prefetch``."""
         self._prefetch.predictor = predictor
@@ -232,6 +242,7 @@ class Hybrid:
         """As ``Tier.counts``."""
         return self._counters.total()
 
+    @torch.inference_mode()
     def start_counting(self) -> None:
         """As ``Tier.start_counting``."""
         self._counters.clear()
@@ -244,12 +255,12 @@ class Hybrid:
             return None
         return ExpertStats(
             layers,
-            num_vram=self._slots.shape[0] * self._slots.shape[1],
+            num_vram=len(self._tables) * (self._slots.shape[1] + self._cpu.num_fixed),
             num_host=len(self._tables) * self._cpu.num_host,
             expert_bytes=self._cpu.expert_bytes,
             cpu=self._cpu.work(),
             policy=Policy(self._fetched_of, self._prefetch.predictor, self._routed_on),
-            num_disk=self._store_layout.num_blobs - len(self._tables) * self._cpu.num_host,
+            num_disk=len(self._tables) * self._cpu.num_disk,
             disk_bytes=self._cpu.disk_bytes(),
         )
 
@@ -303,8 +314,9 @@ class Hybrid:
 
     @property
     def _leaves_all(self) -> bool:
-        """Whether the CPU, where it chooses, knows by itself what to compute: what VRAM has never changes."""
-        return self.computes_all(None) and self._prefetch.predictor == "off"
+        """Whether the CPU, where it chooses, knows by itself what to compute: what VRAM has never changes, and is the
+        first experts alone."""
+        return self.computes_all(None) and self._prefetch.predictor == "off" and not self._cpu.num_fixed
 
     def _run_scored(self, row: int, in_slots: ExpertsFn, scored: Scored, x: Tensor) -> Tensor:
         """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
@@ -356,6 +368,9 @@ class Hybrid:
             scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32, device=device),
         )
         table.addresses[:num_slots] = table.slots
+        stay = slice(self._cpu.num_host, self._cpu.num_host + self._cpu.num_fixed)
+        size = self._layout.num_bytes
+        table.addresses[stay] = _addresses(self._fixed[row].data_ptr(), self._cpu.num_fixed, size).to(device)
         return table
 
     def _reset(self, table: MissTable) -> None:
@@ -365,7 +380,7 @@ class Hybrid:
         count = torch.tensor([len(lost)], dtype=torch.int32, device=self._device)
         self._misses.untile(table.sources[lost], table.slots[lost], count, self._layout)
         table.owners.copy_(first)
-        table.addresses.zero_()
+        table.addresses[: self._cpu.num_host].zero_()
         table.addresses[: len(first)] = table.slots
         table.heat.zero_()
         table.recent.zero_()

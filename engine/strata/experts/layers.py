@@ -39,7 +39,7 @@ class LayerBuffers:
         self.places = places.view(2, num_experts).to(device)
         self.addresses = [torch.empty_like(table.addresses) for table in tables]
         self._piece: Tensor | None = None
-        if cpu.num_host < num_experts or copies_whole_layers(num_slots, num_experts):
+        if cpu.num_disk or copies_whole_layers(num_slots + cpu.num_fixed, num_experts):
             self._piece = aligned(PIECE * cpu.stride, BLOB_ALIGNMENT, device).view(PIECE, cpu.stride)
             lie = self._piece.data_ptr() + cpu.stride * torch.arange(PIECE, dtype=torch.int64)
             self._lie = lie.to(device)
@@ -68,7 +68,8 @@ class LayerBuffers:
         torch.where(missing, places, table.addresses, out=self.addresses[row])
 
     def _copy_all(self, row: int, places: Tensor, piece: Tensor) -> None:
-        self._tables[row].counters[Counter.STREAMED].add_(len(places))
+        table, stay = self._tables[row], slice(self._cpu.num_host, self._cpu.num_host + self._cpu.num_fixed)
+        table.counters[Counter.STREAMED].add_(len(places) - self._cpu.num_fixed)
         for experts, tiles in self._cpu.tiles(row):
             for first in range(0, len(tiles), PIECE):
                 some = tiles[first : first + PIECE]
@@ -77,3 +78,4 @@ class LayerBuffers:
                 targets = places[experts][first : first + number].contiguous()
                 self._misses.untile(self._lie[:number], targets, self._counts[number : number + 1], self._layout)
         self.addresses[row].copy_(places)
+        self.addresses[row][stay] = table.addresses[stay]

@@ -11,7 +11,6 @@ from torch import Tensor
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
-from strata.experts.offloaded import Offloaded
 from strata.experts.resident import Resident
 from strata.experts.saved import SavedTimes
 from strata.kernels.layer import Kernels, Routed, Router, Scored
@@ -103,11 +102,6 @@ def reads_blobs(layout: ExpertLayout | None, kernels: Kernels) -> bool:
     return layout is not None and kernels.reads_blobs(blob_layout(layout))
 
 
-def caches_experts(layout: ExpertLayout, kernels: Kernels) -> bool:
-    """Whether VRAM can be a cache of experts, and the CPU compute those that it has not."""
-    return kernels.misses is not None and kernels.misses.accepts(blob_layout(layout))
-
-
 def blob_tier(
     layout: ExpertLayout,
     placement: ExpertPlacement,
@@ -125,6 +119,4 @@ def blob_tier(
     native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
-    if caches_experts(layout, kernels):
-        return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability, depth, routing_threads)
-    return Offloaded(layout, placement, kernels, device, hugepages)
+    return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability, depth, routing_threads)

@@ -36,7 +36,7 @@ from strata.kernels.linear.dense import Dense
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.misses import routing as cpu_routing
 from strata.kernels.misses import triton as misses
-from strata.kernels.misses import untile, uses
+from strata.kernels.misses import untile
 from strata.kernels.misses.table import MissSteps
 from strata.kernels.prefetch import triton as prefetch
 from strata.kernels.rms_norm import triton as rms_norm
@@ -53,7 +53,6 @@ class CudaKernels(Kernels):
     def misses(self) -> MissSteps:
         return MissSteps(
             quantize_rows,
-            untile.accepts,
             cpu_routing.ask_route,
             cpu_routing.take_choice,
             misses.share_out,
@@ -106,9 +105,6 @@ class CudaKernels(Kernels):
             return x + run(self._plain(routed.inner), routed.shares.to(self.dtype), routed.ids, mlps)
 
         return add
-
-    def count_uses(self, ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> None:
-        uses.count_uses(ids, num_experts, num_resident, counters)
 
     def reads_blobs(self, layout: BlobLayout) -> bool:
         return blobs.reads(layout)

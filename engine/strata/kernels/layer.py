@@ -25,7 +25,6 @@ from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
-from strata.kernels.misses.reference import count_uses
 from strata.kernels.misses.table import MissSteps
 from strata.kernels.operations import Operations
 
@@ -170,12 +169,9 @@ class Kernels:
 
     @property
     def misses(self) -> MissSteps | None:
-        """What the device does about experts that its memory has not; None: it needs all of them there."""
+        """What the device does about experts that its memory has not, of those whose blobs it reads; None: it needs
+        all of them there."""
         return None
-
-    def count_uses(self, ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> None:
-        """See ``kernels.misses.reference``."""
-        count_uses(ids, num_experts, num_resident, counters)
 
     def reads_blobs(self, layout: BlobLayout) -> bool:
         """Whether ``blob_experts`` runs experts whose blobs are laid out like this; else ``experts`` takes them."""

@@ -9,7 +9,6 @@ from strata.plan.cards import usual
 from strata.plan.expect import Place, expect_decode, expect_prefill
 from strata.plan.fit import Fit, Machine, fit
 from strata.plan.parts import WeightParts
-from strata.plan.placement import CACHED_FORMATS
 from strata.plan.speed import Rates, Shares, StepTime, roofline, step_bytes
 
 KV_BYTES = 2  # of an element of KV cache and activations: bf16
@@ -43,16 +42,10 @@ class Estimate:
     bounds: tuple[Bound, ...]
     prompt_tokens: int
     prefill: StepTime | None
-    expert_format: str  # what the experts are in
 
     @property
     def parts(self) -> WeightParts:
         return self.fit.parts
-
-    @property
-    def reads_disk(self) -> bool:
-        """Whether the engine serves experts that are on disk: where VRAM is a cache, which it is of such alone."""
-        return self.expert_format in CACHED_FORMATS
 
 
 def estimate(
@@ -71,13 +64,12 @@ def estimate(
     """
     placed = fit(model, config, machine, expert_format=expert_format, element_bytes=KV_BYTES)
     prompt = min(PROMPT, placed.max_model_len)
-    held_in = expert_format or config.dtype
     if placed.problem is not None:
-        return Estimate(config.dtype, placed, (), prompt, None, held_in)
+        return Estimate(config.dtype, placed, (), prompt, None)
     shares = _with_hits(placed.shares, hit_share)
     place = None
     if machine.vram_bytes is not None and machine.rates.flops and not shares.disk:
-        place = Place(shares.vram, held_in in CACHED_FORMATS)
+        place = Place(shares.vram)
     contexts = sorted({min(SHORT_CONTEXT, placed.max_model_len), placed.max_model_len})
     bounds = tuple(
         _bound(model, placed.parts, machine.rates, shares, place, context, placed.seqs_at(context))
@@ -91,7 +83,7 @@ def estimate(
         prefill = expect_prefill(
             model, placed.parts, rates, tokens=prompt, chunk_tokens=placed.step_tokens, place=whole
         )
-    return Estimate(config.dtype, placed, bounds, prompt, prefill, held_in)
+    return Estimate(config.dtype, placed, bounds, prompt, prefill)
 
 
 def _with_hits(shares: Shares, hit_share: float | None) -> Shares:

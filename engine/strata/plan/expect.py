@@ -40,8 +40,7 @@ FEW_TOKENS, DOTS_PER_CYCLE = 64, 33.0
 
 # --- experts beyond VRAM; the same card, PCIe 5.0 x16, 16 cores
 
-CACHED_TOKENS = 16  # of a step, up to which missing experts are dealt with one by one where VRAM is a cache
-PLACE_TOKENS = 95  # up to which experts outside VRAM are read in place where it is none
+CACHED_TOKENS = 16  # of a step, up to which missing experts are dealt with one by one
 FETCH_SHARE = 0.88  # of PCIe, a kernel that reads some experts from pinned memory: 48.3 of 55 GB/s
 STREAM_SHARE = 0.83  # of PCIe, prompts' experts that a kernel re-orders on the way: 45.7 of 55 GB/s
 # Of host memory's plain read rate, the CPU's expert kernels alone, and while PCIe is busy as well: 93 and 76 GB/s.
@@ -52,11 +51,10 @@ MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where routed experts are. ``vram``: the share of them there; a step finds as many of its experts there.
-    ``cached``: these change, and missing ones come over PCIe as far as there are slots ("fetch"), are computed by the
-    CPU ("cpu"), or are shared out as is fastest ("auto"); else they are read in place, whatever ``way`` says."""
+    Missing ones come over PCIe as far as there are slots ("fetch"), are computed by the CPU ("cpu"), or are shared out
+    as is fastest ("auto")."""
 
     vram: float = 1.0
-    cached: bool = True
     way: str = "auto"
 
 
@@ -127,7 +125,7 @@ def _seconds(model: ModelConfig, parts: WeightParts, rates: Rates, step: _Step, 
         layer = sum(seconds.values()) / num_layers - experts  # that experts may arrive beside
         missing = _missing(model, parts, step.tokens, rates, place, experts, layer)
         seconds["missing experts"] = num_layers * missing
-        if place.cached and step.tokens <= CACHED_TOKENS:
+        if step.tokens <= CACHED_TOKENS:
             seconds["launches"] += launch * MISS_LAUNCHES * num_layers
     return seconds
 
@@ -173,7 +171,7 @@ def _missing(
     """What a layer takes longer because some of its experts are not in VRAM. ``experts``: what it takes for them were
     they there; ``layer``: for all else."""
     distinct = _distinct(model, tokens)
-    if place.cached and tokens <= CACHED_TOKENS:
+    if tokens <= CACHED_TOKENS:
         number, num_experts = max(1, round(distinct)), _num_experts(model)
         slots = _slots(place, num_experts)
         expected = 0.0
@@ -185,18 +183,14 @@ def _missing(
                 _both_ways(count, missed - count, parts.expert, rates, in_vram) for count in fetched
             )
         return expected - experts
-    if tokens <= PLACE_TOKENS and not place.cached:
-        return _over((1 - place.vram) * distinct * parts.expert, FETCH_SHARE * rates.pcie)
     return max(0.0, _arriving(model, parts, rates, place) - experts - layer)
 
 
 def _arriving(model: ModelConfig, parts: WeightParts, rates: Rates, place: Place) -> float:
     """All that a layer has not, which comes while the one before computes: by a kernel that re-orders it on the way, or
-    by the copy engine and then re-ordered, or by that alone."""
+    by the copy engine and then re-ordered."""
     num_experts = _num_experts(model)
     missing = (1 - place.vram) * num_experts * parts.expert
-    if not place.cached:
-        return _over(missing, rates.pcie)
     if not copies_whole_layers(_slots(place, num_experts), num_experts):
         return _over(missing, STREAM_SHARE * rates.pcie)
     whole = num_experts * parts.expert

@@ -2,7 +2,8 @@
 
 The engine's own rule (``plan.memory``) says what fits. Everything but the routed experts must be in the memory of the
 device that computes, KV cache and workspace beside it. What is left of a card takes experts, each in a slot. If that is
-not all of them, VRAM is a cache and host memory holds every expert; what host memory does not hold is read from disk.
+not all of them, VRAM is a cache and host memory holds every expert. What it has no room for stays in slots, as far as
+there are more than a layer needs, and is read from disk else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from strata.config import EngineConfig, ModelConfig
 from strata.plan.advice import Fits, Way, find_ways
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, explain, size_memory
 from strata.plan.parts import WeightParts, loaded_parts, weight_parts
+from strata.plan.placement import fixed_slots
 from strata.plan.speed import Rates, Shares
 
 # Share of the host's memory that experts may take: the system, the server and page cache live there too.
@@ -111,8 +113,8 @@ def fit(
     slots = _slots(parts, plan)
     ram = disk = 0
     if slots < parts.num_experts and memory.device == "cuda":
-        ram = _host_experts(parts, machine.ram_bytes)
-        disk = parts.num_experts - ram
+        ram, layers = _host_experts(parts, machine.ram_bytes), sum(model.expert_layers)
+        disk = max(0, parts.num_experts - ram - layers * fixed_slots(slots // layers))
     resize = partial(size, with_experts=holds_all)
     return Fit(
         parts,

@@ -12,8 +12,6 @@ from strata.plan.units import format_bytes
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
 # many tokens to hold: the experts make the speed of every token, a larger cache that of many sequences.
 KV_SHARE = 0.25
-# Formats of which VRAM is a cache where not all experts fit (strata.kernels.misses): host memory then holds all.
-CACHED_FORMATS = ("int4", "mxfp4")
 MIN_SLOTS = 4  # of a layer whose experts in VRAM change: what a step fetches has to go somewhere
 PIECE = 16  # experts that the copy engine brings at once, where it brings all of a layer
 
@@ -41,8 +39,8 @@ class ExpertBytes:
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """``num_resident``: experts in VRAM, spread evenly over the layers; the others are in host memory alone.
-    ``staging_bytes``: of VRAM, through which these pass in prefill. ``host_bytes``: of pinned host memory."""
+    """``num_resident``: experts in VRAM, as many of each layer, which change where that is not all. ``staging_bytes``:
+    of VRAM, through which the others pass in prefill. ``host_bytes``: of pinned host memory, for all of them."""
 
     experts: ExpertBytes
     num_resident: int
@@ -52,7 +50,7 @@ class ExpertPlacement:
     def __str__(self) -> str:
         return (
             f"{self.num_resident} of {self.experts.num_blobs} experts in VRAM, {format_bytes(self.vram_bytes)} with "
-            f"the buffers that prefill streams through; {format_bytes(self.host_bytes)} of host memory for the others"
+            f"the buffers that prefill streams through; all of them take {format_bytes(self.host_bytes)} of host memory"
         )
 
     @property
@@ -65,10 +63,11 @@ class ExpertPlacement:
         """Of the card, staging included."""
         return self.num_resident * self.experts.blob_bytes + self.staging_bytes
 
-    def resident_of(self, row: int) -> int:
-        """Experts of the layer in VRAM, the first so many; ``row`` counts the layers that have experts."""
-        each, more = divmod(self.num_resident, self.experts.num_layers)
-        return each + (row < more)
+    @property
+    def least_host_bytes(self) -> int:
+        """Of ``host_bytes``, what is needed so that none is on disk: experts that stay in VRAM need none."""
+        layers, num_slots = self.experts.num_layers, self.num_resident // self.experts.num_layers
+        return max(0, self.host_bytes - layers * fixed_slots(num_slots) * self.experts.blob_bytes)
 
 
 def plan_experts(
@@ -79,16 +78,14 @@ def plan_experts(
     experts: ExpertBytes,
     shared_bytes: int,
     element_bytes: int,
-    cached: bool = False,
 ) -> ExpertPlacement:
     """All experts in VRAM where that leaves a KV cache for one sequence; else as many as fit beside a larger one.
 
     ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
-    weights fit, no expert does; ``plan_memory`` says the rest. ``cached``: see ``place_experts``. Raises OptionError
-    for settings out of range.
+    weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
     """
     placed = [
-        _plan(model, choice, memory, experts, shared_bytes, element_bytes, cached)
+        _plan(model, choice, memory, experts, shared_bytes, element_bytes)
         for choice in step_choices(config, memory.device, memory.total_bytes)
     ]
     whole = [placement for placement, _ in placed if placement.is_resident]
@@ -103,7 +100,6 @@ def _plan(
     experts: ExpertBytes,
     shared_bytes: int,
     element_bytes: int,
-    cached: bool,
 ) -> tuple[ExpertPlacement, int]:
     """With the room that there was for it."""
     left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
@@ -113,44 +109,36 @@ def _plan(
     asked = config.cache.num_kv_tokens
     least = token * (length if asked is None else asked)
     most_in_vram = config.device.expert_vram_bytes
-    placement = place_experts(experts, left - least, at_most=most_in_vram, cached=cached)
+    placement = place_experts(experts, left - least, at_most=most_in_vram)
     if placement.is_resident or asked is not None:
         return placement, left - least
     wanted = max(least, min(token * length * config.scheduler.max_num_seqs, int(KV_SHARE * left)))
-    return place_experts(experts, left - wanted, at_most=most_in_vram, cached=cached), left - wanted
+    return place_experts(experts, left - wanted, at_most=most_in_vram), left - wanted
 
 
-def place_experts(
-    experts: ExpertBytes, room: int, *, at_most: int | None = None, cached: bool = False
-) -> ExpertPlacement:
+def place_experts(experts: ExpertBytes, room: int, *, at_most: int | None = None) -> ExpertPlacement:
     """As many in VRAM as ``room`` bytes of the card hold, in ``at_most`` bytes where that is given.
 
-    Where some are left, two buffers for one layer's share of them come first: prefill streams through these.
-    ``cached``: those in VRAM change. Then host memory has all experts, each layer as many slots as the others and
-    ``MIN_SLOTS`` at least, and the buffers hold a whole layer.
+    Where some are left, VRAM is a cache: each layer has as many slots as the others and ``MIN_SLOTS`` at least, two
+    buffers through which prefill streams hold a whole layer, and host memory has all experts.
     """
     allowed = experts.num_blobs if at_most is None else min(experts.num_blobs, at_most // experts.blob_bytes)
     if allowed == experts.num_blobs and experts.num_bytes <= room:
         return ExpertPlacement(experts, experts.num_blobs)
-    if cached:
-        fitting = min(allowed, (room - 2 * experts.layer_bytes) // experts.blob_bytes) // experts.num_layers
-        num_slots = min(max(fitting, MIN_SLOTS), experts.num_experts - 1)
-        staging = 2 * experts.layer_bytes
-        if copies_whole_layers(num_slots, experts.num_experts):
-            staging += PIECE * experts.blob_bytes
-        return ExpertPlacement(experts, num_slots * experts.num_layers, staging, experts.num_bytes)
-    # Not a matter of dividing: the buffers shrink as experts move in.
-    choices = (_with_staging(experts, number) for number in range(min(allowed, experts.num_blobs - 1), 0, -1))
-    return next((choice for choice in choices if choice.vram_bytes <= room), _with_staging(experts, 0))
+    fitting = min(allowed, (room - 2 * experts.layer_bytes) // experts.blob_bytes) // experts.num_layers
+    num_slots = min(max(fitting, MIN_SLOTS), experts.num_experts - 1)
+    staging = 2 * experts.layer_bytes
+    if copies_whole_layers(num_slots, experts.num_experts):
+        staging += PIECE * experts.blob_bytes
+    return ExpertPlacement(experts, num_slots * experts.num_layers, staging, experts.num_bytes)
+
+
+def fixed_slots(num_slots: int) -> int:
+    """Of a layer's slots, those whose experts may stay where host memory has no room for all."""
+    return max(0, num_slots - MIN_SLOTS)
 
 
 def copies_whole_layers(num_slots: int, num_experts: int) -> bool:
     """Whether prefill has all of a layer's experts brought by the copy engine, those in its slots too. On PCIe 5.0 that
     moves 55 GB/s, and a kernel, which leaves out what is in slots, 48 (H200, 2026-11-30)."""
     return num_slots * 12 < num_experts
-
-
-def _with_staging(experts: ExpertBytes, num_resident: int) -> ExpertPlacement:
-    most_left = experts.num_experts - num_resident // experts.num_layers
-    left = experts.num_blobs - num_resident
-    return ExpertPlacement(experts, num_resident, 2 * most_left * experts.blob_bytes, left * experts.blob_bytes)

@@ -81,9 +81,9 @@ def _about_disk(estimate: Estimate) -> str:
     """What it costs that host memory does not hold all experts."""
     placed = estimate.fit
     size = format_bytes(int(placed.disk_experts * placed.parts.expert), round_up=True)
-    text = f"host memory has no room for {placed.disk_experts} of {placed.parts.num_experts} experts, {size}"
-    if not estimate.reads_disk:
-        return f"{text}, and experts in {estimate.expert_format} are not served from disk: it does not start"
+    text = (
+        f"neither host memory nor VRAM has room for {placed.disk_experts} of {placed.parts.num_experts} experts, {size}"
+    )
     bound = estimate.bounds[0]
     in_ram = _rate(bound.in_ram)
     return f"{text}: read from disk, they bound decoding to {_rate(bound.best)} tok/s; RAM for all allows {in_ram}"

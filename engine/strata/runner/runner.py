@@ -15,7 +15,7 @@ from strata.config import DeviceConfig, EngineConfig
 from strata.errors import HardwareError
 from strata.experts.counts import ExpertStats
 from strata.experts.saved import SavedTimes
-from strata.experts.tier import Tier, blob_tier, caches_experts, reads_blobs
+from strata.experts.tier import Tier, blob_tier, reads_blobs
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
 from strata.kernels.select import kernels_for
@@ -123,7 +123,7 @@ class Runner:
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
         if model.tier is not None:
-            with torch.inference_mode(), out_of_memory(device):
+            with out_of_memory(device):
                 model.tier.calibrate(saved_times(), anew=config.device.calibrate_anew)
         runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, placement=placement)
 
@@ -138,8 +138,7 @@ class Runner:
             with out_of_memory(device):
                 runner.warm_up(runner.step_tokens, phase("warm up", progress))
         if model.tier is not None:
-            with torch.inference_mode():
-                model.tier.start_counting()
+            model.tier.start_counting()
         return runner
 
     @property
@@ -278,7 +277,6 @@ def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: 
         experts=experts,
         shared_bytes=store.num_bytes - experts.num_bytes,
         element_bytes=kernels.dtype.itemsize,
-        cached=caches_experts(layout, kernels),
     )
     if placement.is_resident and config.device.hugepages != "off":
         logger.info("all experts are in VRAM: the huge pages are left alone")

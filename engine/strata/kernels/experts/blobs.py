@@ -28,10 +28,11 @@ MAX_FEW = 32  # tokens whose activations are given as QuantizedRows, and as bf16
 
 
 def reads(layout: BlobLayout) -> bool:
-    """Whether there are kernels for such blobs."""
-    gate, up, down = layout.gate, layout.up, layout.down
-    whole = all(place.rows % GROUP == 0 and place.cols % GROUP == 0 for place in (gate, up, down))
-    return whole and gate.kind == up.kind and {gate.kind, down.kind} <= {"bf16", "int8", "int4", "mxfp4"}
+    """Whether there are kernels for such blobs: for all three matrices in one format (``misses.untile``)."""
+    places = layout.gate, layout.up, layout.down
+    kinds = {place.kind for place in places}
+    whole = all(place.rows % GROUP == 0 and place.cols % GROUP == 0 for place in places)
+    return whole and len(kinds) == 1 and kinds <= {"bf16", "int8", "int4", "mxfp4"}
 
 
 def prepare(

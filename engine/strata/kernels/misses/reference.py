@@ -36,13 +36,3 @@ def share_out(ids: Tensor, table: MissTable) -> Tensor:
     table.count.fill_(count)
     table.counters[: Counter.FETCHED + 1] += torch.tensor([len(chosen), len(chosen) - len(missing), count])
     return torch.where(table.addresses[ids.long()] == 0, ids, -1)
-
-
-def count_uses(ids: Tensor, num_experts: int, num_resident: int, counters: Tensor) -> None:
-    """Count in ``counters`` (see ``MissTable``) the experts of ids [tokens, top_k], each once: the first
-    ``num_resident`` of a layer's are in VRAM, the others are read over PCIe."""
-    uses = torch.bincount(ids.flatten(), minlength=num_experts) > 0
-    found = uses[:num_resident].sum()
-    counters[Counter.NEEDED] += uses.sum()
-    counters[Counter.IN_VRAM] += found
-    counters[Counter.FETCHED] += uses.sum() - found

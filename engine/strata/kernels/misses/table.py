@@ -81,15 +81,14 @@ class Mailbox:
 class MissSteps:
     """What a device does about misses. Each of it may be captured in a CUDA graph.
 
-    inner(x [tokens, hidden]): x as ``Routed.inner`` has it. accepts(layout): whether experts like these may lie in host
-    memory as tiles. ask_route(scores, inner, mailbox, layer) and take_choice(mailbox, tokens, top_k, counters): see
-    ``routing``. share_out(ids, shares, inner, table, mailbox, layer) and add_answer(x, mailbox, counters): see
-    ``triton``. untile(sources, targets, count, layout): see ``untile``. guess_routed(ids, shares, table, ahead),
-    guess_recent(least, table, ahead) and admit(ids, table, ahead): see ``prefetch``.
+    inner(x [tokens, hidden]): x as ``Routed.inner`` has it. ask_route(scores, inner, mailbox, layer) and
+    take_choice(mailbox, tokens, top_k, counters): see ``routing``. share_out(ids, shares, inner, table, mailbox, layer)
+    and add_answer(x, mailbox, counters): see ``triton``. untile(sources, targets, count, layout): see ``untile``.
+    guess_routed(ids, shares, table, ahead), guess_recent(least, table, ahead) and admit(ids, table, ahead): see
+    ``prefetch``.
     """
 
     inner: Callable[[Tensor], Any]
-    accepts: Callable[[BlobLayout], bool]
     ask_route: Callable[[Tensor, Any | None, Mailbox, int], None]
     take_choice: Callable[[Mailbox, int, int, Tensor], tuple[Tensor, Tensor]]
     share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox | None, int], None]
