@@ -95,7 +95,8 @@ def test_every_answer_is_right(store: Store, slots: int, way: str, predictor: st
     adversary = Adversary()
     resident = Resident(layout, BlobKernels(), CPU)
     placement = ExpertPlacement(sizes, slots * len(layout.layers))
-    tier = Hybrid(layout, placement, CachedKernels(), CPU, top_k=TOP_K, way=way, probability=0.15)
+    config = DeviceConfig(expert_placement=way, prefetch_probability=0.15)  # type: ignore[arg-type]
+    tier = Hybrid(layout, placement, CachedKernels(), CPU, TOP_K, config)
     for put in (resident.put, tier.put):
         dict(store.load(CPU, put_expert=put))
     expected = [resident.layer(layer, SILU, no_router) for layer in layout.layers]

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 
+from strata.config import DeviceConfig
 from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
@@ -49,7 +50,8 @@ class Running:
         sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
         placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))
         device = torch.device("cpu")
-        self.tier = Hybrid(layout, placement, CachedKernels(), device, top_k=2, way=way)
+        config = DeviceConfig(expert_placement=way, prefetch_probability=1.0)  # type: ignore[arg-type]
+        self.tier = Hybrid(layout, placement, CachedKernels(), device, 2, config)
         dict(store.load(device, put_expert=self.tier.put))
         self.layers: dict[int, ExpertsFn] = {layer: self.tier.layer(layer, SILU, route) for layer in layout.layers}
 

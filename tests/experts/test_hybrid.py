@@ -20,6 +20,7 @@ from strata.experts import cpu, hybrid, layers
 from strata.experts.counts import ExpertCounts, Policy
 from strata.experts.cpu import CpuExperts
 from strata.experts.hybrid import Hybrid
+from strata.experts.saved import times_of_this_machine
 from strata.experts.trial import Trial
 from strata.kernels.layer import Kernels
 from strata.memory.host import HEADROOM, PinnedMemory
@@ -394,7 +395,7 @@ def test_others_may_change_what_is_done_about_misses(
     assert isinstance(tier, Hybrid)
     try:
         assert not torch.is_inference_mode_enabled()
-        tier.calibrate(runner_module.saved_times(), anew=True)
+        tier.calibrate(times_of_this_machine(), anew=True)
         assert tier.fetch_seconds() > 0
         tier.share_out([0] * 5)
         tier.prefetch("history")

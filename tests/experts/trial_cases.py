@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from strata.config import DeviceConfig
 from strata.experts.calibration import Choices
 from strata.experts.counts import ExpertCounts
 from strata.experts.hybrid import Hybrid
@@ -68,7 +69,7 @@ def run_trial(
     sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
     placement = ExpertPlacement(sizes, num_slots * len(layout.layers))
     top_k = experts.num_experts_per_tok
-    tier = Hybrid(layout, placement, kernels, device, top_k=top_k)
+    tier = Hybrid(layout, placement, kernels, device, top_k, DeviceConfig())
     try:
         dict(store.load(device, put_expert=tier.put))
         for layer in layout.layers:

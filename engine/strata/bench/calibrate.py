@@ -123,7 +123,7 @@ def run(
     loaded = open_model(source, dtype, device=device, max_model_len=MAX_MODEL_LEN, progress=progress)
 
     from strata.experts.hybrid import Hybrid
-    from strata.runner.runner import saved_times
+    from strata.experts.saved import times_of_this_machine
 
     tier = loaded.runner.model.tier
     if not isinstance(tier, Hybrid) or not tier.times:
@@ -132,7 +132,7 @@ def run(
         )
     try:
         fetch_seconds = tier.fetch_seconds()
-        facts, path = tier.facts(), saved_times().path(tier.facts())
+        facts, path = tier.facts(), times_of_this_machine().path(tier.facts())
         stats = tier.stats(wait=True)
         assert stats is not None
         return CalibrationReport(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from strata.bench.bandwidth import copy_bandwidth, read_bandwidth
 from strata.bench.gpu_experts import Experts, random_blobs
 from strata.bench.gpu_time import REPLAYS, gpu, seconds
+from strata.config import DeviceConfig
 from strata.errors import OptionError
 from strata.plan.hardware import num_cpus, own_memory
 
@@ -130,7 +131,8 @@ def _tier(
 
     layout = case.layout(num_layers)
     sizes = ExpertBytes(num_layers, case.num_experts, layout.blob_bytes)
-    tier = Hybrid(layout, ExpertPlacement(sizes, num_slots * num_layers), kernels, device, case.top_k, way="cpu")
+    placement, config = ExpertPlacement(sizes, num_slots * num_layers), DeviceConfig(expert_placement="cpu")
+    tier = Hybrid(layout, placement, kernels, device, case.top_k, config)
     with ThreadPoolExecutor(num_cpus()) as threads:
         list(threads.map(lambda expert: tier.put(expert, samples[expert[1] % len(samples)]), layout.experts))
     norm = Norm(torch.ones(case.hidden, device=device), 1e-6)

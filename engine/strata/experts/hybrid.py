@@ -20,6 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from strata.config import DeviceConfig
 from strata.experts.calibration import Choices, Times
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
@@ -64,16 +65,11 @@ class Hybrid:
         kernels: Kernels,
         device: torch.device,
         top_k: int,
-        way: str = "auto",
-        hugepages: str = "off",
-        probability: float = 1.0,
-        depth: int = 8,
-        routing_threads: int = 1,
+        config: DeviceConfig,
     ) -> None:
-        """``way``: experts that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or shared as
-        ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is faster ("auto").
-        ``hugepages``: see ``PinnedMemory``. ``probability``: see ``Prefetch``. ``depth``, ``routing_threads``: see
-        ``CpuExperts``. Raises HardwareError when host memory is too small."""
+        """``config``: by its ``expert_placement`` experts that VRAM has not are all fetched ("fetch"), all computed by
+        the CPU ("cpu"), or shared as ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is
+        faster ("auto"). Raises HardwareError when host memory is too small."""
         assert kernels.misses is not None, "kernels that read blobs deal with missing ones as well"
         self._kernels, self._misses = kernels, kernels.misses
         self._layout = blob_layout(layout)
@@ -87,9 +83,9 @@ class Hybrid:
             device,
             top_k=top_k,
             max_tokens=MAX_TOKENS,
-            depth=depth,
-            routing_threads=routing_threads,
-            hugepages=hugepages,
+            depth=config.pipeline_depth,
+            routing_threads=config.cpu_routing_threads,
+            hugepages=config.hugepages,
             num_slots=num_slots,
         )
         self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
@@ -99,11 +95,11 @@ class Hybrid:
         slots = slab[:of_layers].view(len(layout.layers), num_slots, size)
         self._slots, self._fixed = slots.split([num_slots - self._cpu.num_fixed, self._cpu.num_fixed], 1)
         spare = _addresses(slab.data_ptr() + of_layers, MAX_AHEAD, size)
-        self._prefetch = Prefetch(self._misses, self._layout, spare, probability, device)
+        self._prefetch = Prefetch(self._misses, self._layout, spare, config.prefetch_probability, device)
         self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
         self._counters = Counters(layout.layers, device)
-        self._way, self._hugepages = way, hugepages
-        self._set_fetches(plain_fetches(way, layout.num_experts))
+        self._way, self._hugepages = config.expert_placement, config.hugepages
+        self._set_fetches(plain_fetches(self._way, layout.num_experts))
         self._plans: Mapping[str, Sequence[int]] = {}
         self.times: Times = {}  # of the trial
         self._tables = [self._make(row, layer) for layer, row in self._rows.items()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from strata.experts.calibration import Times
+from strata.store.directories import default_cache_dir
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,11 @@ class SavedTimes:
             logger.warning("the times of this trial are not kept for the next start: %s", error)
             return None
         return path
+
+
+def times_of_this_machine() -> SavedTimes:
+    """Where every start looks."""
+    return SavedTimes(default_cache_dir() / "calibration")
 
 
 def _times(content: Any, facts: Facts) -> Times:

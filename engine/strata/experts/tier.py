@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from strata.config import DeviceConfig
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
@@ -108,15 +109,10 @@ def blob_tier(
     kernels: Kernels,
     device: torch.device,
     top_k: int,
-    way: str = "auto",
-    hugepages: str = "off",
-    probability: float = 1.0,
-    depth: int = 8,
-    routing_threads: int = 1,
+    config: DeviceConfig,
 ) -> BlobTier:
-    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. ``hugepages``: see
-    ``PinnedMemory``. All behind ``way``: see ``Hybrid``. Raises HardwareError when host memory is too small, or the
-    native library is not there."""
+    """Where the experts of a store go, as ``placement`` says. ``top_k``: experts of a token. Raises HardwareError when
+    host memory is too small, or the native library is not there."""
     if placement.is_resident:
         return Resident(layout, kernels, device)
-    return Hybrid(layout, placement, kernels, device, top_k, way, hugepages, probability, depth, routing_threads)
+    return Hybrid(layout, placement, kernels, device, top_k, config)

@@ -12,31 +12,24 @@ import torch
 from torch import Tensor
 
 from strata.config import DeviceConfig, EngineConfig
-from strata.errors import HardwareError
 from strata.experts.counts import ExpertStats
-from strata.experts.saved import SavedTimes
-from strata.experts.tier import Tier, blob_tier, reads_blobs
-from strata.kernels.capture import on_card
-from strata.kernels.layer import Kernels
+from strata.experts.saved import times_of_this_machine
+from strata.experts.tier import Tier
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
-from strata.models import registry
 from strata.models.decoder import Decoder
-from strata.plan.capture import capture_sizes, mixed_sizes
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
-from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
+from strata.plan.placement import ExpertPlacement
 from strata.runner.contest import MAX_STEPS, keep_fastest
-from strata.runner.decode import DecodeInputs
-from strata.runner.device import Device, device_memory, open_device, out_of_memory, used_bytes
+from strata.runner.device import Device, device_memory, open_device, out_of_memory
 from strata.runner.graphs import StepGraphs
 from strata.runner.inputs import build_inputs
-from strata.runner.mixed import MixedInputs
+from strata.runner.load import capture_steps, load_model, make_pool, place_experts
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import decode_step, warm_up_steps
 from strata.runner.ways import Way, all_ways
 from strata.scheduler.batch import Batch
-from strata.store.directories import default_cache_dir
 from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
 
@@ -92,7 +85,7 @@ class Runner:
         """
         device = open_device(config.device)
         kernels = kernels_for(device.torch_device, compute_dtype)
-        placement = _place_experts(store, config, device, kernels)
+        placement = place_experts(store, config, device, kernels)
 
         def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
             return plan_memory(
@@ -109,12 +102,12 @@ class Runner:
         if placement is not None:
             weight_bytes += placement.vram_bytes - placement.experts.num_bytes
         max_model_len = plan(weight_bytes, 0).max_model_len
-        model, taken = _load_model(store, device, kernels, placement, config.device, max_model_len, progress)
+        model, taken = load_model(store, device, kernels, placement, config.device, max_model_len, progress)
         # A CPU's process grows by more than its weights: code that is run first, what the allocator keeps. That counts
         # as used by others, so that what is logged is what was planned.
         taken = max(taken, weight_bytes) if device.type == "cuda" else weight_bytes
         final = plan(taken, taken)
-        pool = _make_pool(final, device, compute_dtype)
+        pool = make_pool(final, device, compute_dtype)
         for line in budget_table(final):
             logger.info("%s", line)
         if placement is not None and not placement.is_resident:
@@ -124,12 +117,12 @@ class Runner:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
         if model.tier is not None:
             with out_of_memory(device):
-                model.tier.calibrate(saved_times(), anew=config.device.calibrate_anew)
+                model.tier.calibrate(times_of_this_machine(), anew=config.device.calibrate_anew)
         runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, placement=placement)
 
         def capture(max_num_seqs: int, progress: Progress = lambda done, total: None) -> None:
             if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
-                runner._graphs = _capture(model, pool, final, device, max_num_seqs, progress)
+                runner._graphs = capture_steps(model, pool, final, device, max_num_seqs, progress)
 
         if model.tier is not None:
             runner.choose_ways(model.tier, config.device, partial(capture, 1))
@@ -257,89 +250,3 @@ class Runner:
 def _draw(logits: Tensor, generator: torch.Generator) -> int:
     """A token, as likely as the model finds it: the likeliest ones soon come again and again, with their experts."""
     return int(torch.multinomial(logits.nan_to_num().softmax(-1).cpu(), 1, generator=generator))
-
-
-def saved_times() -> SavedTimes:
-    """What this machine's trials took."""
-    return SavedTimes(default_cache_dir() / "calibration")
-
-
-def _place_experts(store: Store, config: EngineConfig, device: Device, kernels: Kernels) -> ExpertPlacement | None:
-    """None where there are no experts, or the kernels re-order them, all in the memory of ``device``."""
-    layout = store.manifest.contents.experts
-    if layout is None or not reads_blobs(layout, kernels):
-        return None
-    experts = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
-    placement = plan_experts(
-        store.model_config,
-        config,
-        memory=device_memory(device),
-        experts=experts,
-        shared_bytes=store.num_bytes - experts.num_bytes,
-        element_bytes=kernels.dtype.itemsize,
-    )
-    if placement.is_resident and config.device.hugepages != "off":
-        logger.info("all experts are in VRAM: the huge pages are left alone")
-    if config.device.expert_placement == "vram" and not placement.is_resident:
-        raise HardwareError(
-            f"expert_placement is 'vram', but only {placement.num_resident} of {experts.num_blobs} experts fit beside "
-            "the rest; choose 'auto', a dtype with fewer bits, or a smaller max_model_len"
-        )
-    return placement
-
-
-def _load_model(
-    store: Store,
-    device: Device,
-    kernels: Kernels,
-    placement: ExpertPlacement | None,
-    config: DeviceConfig,
-    max_model_len: int,
-    progress: Phases,
-) -> tuple[Decoder, int]:
-    """The model, and the bytes that its weights take: kernels re-order them, so that is known only afterwards."""
-    used_before = used_bytes(device)
-    layout = store.manifest.contents.experts
-    with torch.inference_mode(), out_of_memory(device):
-        tier = None
-        if layout is not None and placement is not None:
-            top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
-            way, pages, probability = config.expert_placement, config.hugepages, config.prefetch_probability
-            mailbox = config.pipeline_depth, config.cpu_routing_threads
-            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, way, pages, probability, *mailbox)
-        put = None if tier is None else tier.put
-        tensors = dict(store.load(device.torch_device, phase("load", progress), put))
-        prepare = phase("prepare", progress)
-        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier)
-    return model, used_bytes(device) - used_before
-
-
-def _make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
-    model = plan.model
-    with out_of_memory(device):
-        return KVPool(
-            model.num_layers,
-            plan.num_blocks + 1,  # a spare one, for what fills up a step
-            plan.block_size,
-            model.num_kv_heads,
-            model.head_dim,
-            dtype,
-            device.torch_device,
-        )
-
-
-@torch.inference_mode()
-def _capture(
-    model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
-) -> StepGraphs:
-    lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks), device.torch_device
-    most = None if model.tier is None else model.tier.max_captured
-    sizes = capture_sizes(max_num_seqs if most is None else min(max_num_seqs, most))
-    decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where), sizes
-    mixed = None
-    if most is None and (larger := mixed_sizes(plan.step_tokens, plan.max_model_len)):
-        mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where), larger
-    graphs = StepGraphs(model, pool, decode, mixed, on_card(where))
-    with out_of_memory(device):
-        graphs.capture(progress)
-    return graphs

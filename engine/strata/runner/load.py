@@ -1,0 +1,108 @@
+"""What a runner is made of: where experts go, the model, its KV cache, its graphs."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from strata.config import DeviceConfig, EngineConfig
+from strata.errors import HardwareError
+from strata.experts.tier import blob_tier, reads_blobs
+from strata.kernels.capture import on_card
+from strata.kernels.layer import Kernels
+from strata.memory.kv import KVPool
+from strata.models import registry
+from strata.models.decoder import Decoder
+from strata.plan.capture import capture_sizes, mixed_sizes
+from strata.plan.memory import MemoryPlan
+from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
+from strata.runner.decode import DecodeInputs
+from strata.runner.device import Device, device_memory, out_of_memory, used_bytes
+from strata.runner.graphs import StepGraphs
+from strata.runner.mixed import MixedInputs
+from strata.store.progress import Phases, Progress, phase
+from strata.store.reader import Store
+
+logger = logging.getLogger(__name__)
+
+
+def place_experts(store: Store, config: EngineConfig, device: Device, kernels: Kernels) -> ExpertPlacement | None:
+    """None where there are no experts, or the kernels re-order them, all in the memory of ``device``."""
+    layout = store.manifest.contents.experts
+    if layout is None or not reads_blobs(layout, kernels):
+        return None
+    experts = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
+    placement = plan_experts(
+        store.model_config,
+        config,
+        memory=device_memory(device),
+        experts=experts,
+        shared_bytes=store.num_bytes - experts.num_bytes,
+        element_bytes=kernels.dtype.itemsize,
+    )
+    if placement.is_resident and config.device.hugepages != "off":
+        logger.info("all experts are in VRAM: the huge pages are left alone")
+    if config.device.expert_placement == "vram" and not placement.is_resident:
+        raise HardwareError(
+            f"expert_placement is 'vram', but only {placement.num_resident} of {experts.num_blobs} experts fit beside "
+            "the rest; choose 'auto', a dtype with fewer bits, or a smaller max_model_len"
+        )
+    return placement
+
+
+def load_model(
+    store: Store,
+    device: Device,
+    kernels: Kernels,
+    placement: ExpertPlacement | None,
+    config: DeviceConfig,
+    max_model_len: int,
+    progress: Phases,
+) -> tuple[Decoder, int]:
+    """The model, and the bytes that its weights take: kernels re-order them, so that is known only afterwards."""
+    used_before = used_bytes(device)
+    layout = store.manifest.contents.experts
+    with torch.inference_mode(), out_of_memory(device):
+        tier = None
+        if layout is not None and placement is not None:
+            top_k = store.model_config.experts.num_experts_per_tok  # type: ignore[union-attr]
+            tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, config)
+        put = None if tier is None else tier.put
+        tensors = dict(store.load(device.torch_device, phase("load", progress), put))
+        prepare = phase("prepare", progress)
+        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier)
+    return model, used_bytes(device) - used_before
+
+
+def make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
+    """The KV cache, as large as planned, zeroed."""
+    model = plan.model
+    with out_of_memory(device):
+        return KVPool(
+            model.num_layers,
+            plan.num_blocks + 1,  # a spare one, for what fills up a step
+            plan.block_size,
+            model.num_kv_heads,
+            model.head_dim,
+            dtype,
+            device.torch_device,
+        )
+
+
+@torch.inference_mode()
+def capture_steps(
+    model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
+) -> StepGraphs:
+    """Steps as graphs, those of up to ``max_num_seqs`` sequences and as many more as the tier of experts allows."""
+    lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks), device.torch_device
+    most = None if model.tier is None else model.tier.max_captured
+    sizes = capture_sizes(max_num_seqs if most is None else min(max_num_seqs, most))
+    decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where), sizes
+    mixed = None
+    if most is None and (larger := mixed_sizes(plan.step_tokens, plan.max_model_len)):
+        mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where), larger
+    graphs = StepGraphs(model, pool, decode, mixed, on_card(where))
+    with out_of_memory(device):
+        graphs.capture(progress)
+    return graphs
