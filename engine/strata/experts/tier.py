@@ -82,7 +82,7 @@ class Tier(Protocol):
         calls, none of which waits for the device. None always where ``counts`` is."""
 
     def close(self) -> None:
-        """End what the tier has started."""
+        """End what the tier has started, where the process goes on; its end does so as well."""
 
     def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Any, Tensor], Tensor]:
         """What adds up the experts of layer number ``layer``, of what ``route`` gave. Layers are asked for in the order
