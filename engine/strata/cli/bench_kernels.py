@@ -118,7 +118,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         const=True,
         metavar="E",
         help="experts, written as above, in 3 GiB of host memory: fetched over PCIe, computed by the CPU, and both at "
-        "once (without E: Qwen3-30B-A3B's)",
+        "once (default for E: Qwen3-30B-A3B's)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON (default: a table)")
 
