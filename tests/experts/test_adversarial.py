@@ -29,6 +29,7 @@ from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
+from tests.experts.counting import counts_of
 from tests.experts.test_resident import EXPERTS, no_router
 from tests.kernels.test_misses import assert_sound
 from tests.models import tiny
@@ -116,7 +117,7 @@ def test_every_answer_is_right(store: Store, slots: int, way: str, predictor: st
                 assert tiny.relative(answer, wanted) < 5e-4
                 assert_sound(table)
         tier.check()
-        counts = tier.counts()
+        counts = counts_of(tier)
         assert counts.prefetched == counts.prefetch_used + counts.prefetch_wasted
         assert (counts.prefetch_wasted > 0) == (predictor != "off")
         assert counts.needed >= counts.in_vram + counts.fetched

@@ -33,6 +33,7 @@ from strata.scheduler.batch import Batch
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
+from tests.experts.counting import counts_of
 from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
 from tests.models import tiny
 
@@ -96,7 +97,7 @@ def test_the_numbers_stay(
         runner.check()
         # The CPU's threads round activations to 8 bits, unless weights are bf16; the reference does not.
         assert tiny.relative(found, expected) < (1e-4 if dtype == "bf16" else 0.1)
-        counts = tier.counts()
+        counts = counts_of(tier)
         assert counts.needed > counts.in_vram
         if placement != "hybrid":
             assert (counts.fetched > 0) == (placement == "fetch")
@@ -132,7 +133,7 @@ def test_the_cpu_chooses_as_the_card_does(
             assert stats.cpu is not None
             assert stats.cpu.stale == 0
             assert stats.cpu.routed == (len(TOKEN_IDS) * len(stats.layers) if routing == "cpu" else 0)
-            counts.append(replace(tier.counts(), waited_ns=0))
+            counts.append(replace(counts_of(tier), waited_ns=0))
         finally:
             tier.close()
     # Shares differ in their last bits, and now and then a rounded activation with them.
@@ -216,7 +217,7 @@ def test_what_host_memory_has_no_room_for_is_on_disk(
         assert stats.cpu is not None
         assert stats.cpu.jobs > 0
         if placement == "fetch":
-            assert tier.counts().fetched > 0
+            assert counts_of(tier).fetched > 0
     finally:
         tier.close()
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -270,9 +271,8 @@ def test_what_host_memory_has_no_room_for_stays_in_vram(
         tier.close()
 
 
-def test_prefill_brings_experts_from_disk(tmp_path: Path, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
-    store = made_store(tmp_path, "int4")
+def assert_prompts_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that bring experts have the logits of all in VRAM, to the bit."""
     expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 17, list(range(8)))
     runner = load(store, CachedKernels(), monkeypatch, 1, "fetch")
     assert isinstance(runner.model.tier, Hybrid)
@@ -280,6 +280,11 @@ def test_prefill_brings_experts_from_disk(tmp_path: Path, on_disk: Path, monkeyp
         assert torch.equal(tiny.run_chunks(runner, TOKEN_IDS, 17, list(range(8))), expected)
     finally:
         runner.model.tier.close()
+
+
+def test_prefill_brings_experts_from_disk(tmp_path: Path, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
+    assert_prompts_stay(made_store(tmp_path, "int4"), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -316,14 +321,7 @@ def test_prefill_brings(tmp_path: Path, whole: bool, nodes: int, monkeypatch: py
     monkeypatch.setattr(layers, "PIECE", 3)
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    store = made_store(tmp_path, "int4")
-    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 17, list(range(8)))
-    runner = load(store, CachedKernels(), monkeypatch, 1, "fetch")
-    assert isinstance(runner.model.tier, Hybrid)
-    try:
-        assert torch.equal(tiny.run_chunks(runner, TOKEN_IDS, 17, list(range(8))), expected)
-    finally:
-        runner.model.tier.close()
+    assert_prompts_stay(made_store(tmp_path, "int4"), monkeypatch)
 
 
 def test_a_trial_leaves_slots_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +339,7 @@ def test_a_trial_leaves_slots_as_they_were(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(tier, Hybrid)
     try:
         assert any(fetched > 0 for _, fetched in tried)
-        assert tier.counts() == ExpertCounts(0, 0, 0)
+        assert counts_of(tier) == ExpertCounts(0, 0, 0)
         assert (tier.registry.table != 0).tolist() == [[i < 3 for i in range(4)]] * len(tier.registry.table)
     finally:
         tier.close()
@@ -380,7 +378,7 @@ def test_auto_keeps_what_decodes_fastest(
         assert "kept: cpu" in caplog.text
         longest = max(texts, key=len)
         assert all(text == longest[: len(text)] for text in texts), "every way decodes the same"
-        assert tier.counts() == ExpertCounts()
+        assert counts_of(tier) == ExpertCounts()
     finally:
         tier.close()
 

@@ -24,6 +24,7 @@ from strata.scheduler.batch import Batch
 from strata.store.reader import Store
 from tests.experts import test_counts
 from tests.experts.blob_kernels import BlobKernels, CachedKernels, as_router
+from tests.experts.counting import counts_of
 from tests.experts.test_counts import Running
 from tests.experts.test_hybrid import ONE_LAYER, load
 from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
@@ -64,7 +65,7 @@ def test_the_numbers_stay(
     for start, end in ((0, 20), *((token, token + 1) for token in range(20, 40))):  # a prompt streams its experts
         batch = Batch((tiny.sequence(TOKEN_IDS, start, end, blocks),))
         assert torch.equal(runner.run_all(batch), expected.run_all(batch))
-    counts = tier.counts()
+    counts = counts_of(tier)
     assert counts.computed == 0
     assert counts.prefetched == counts.prefetch_used + counts.prefetch_wasted
     assert (counts.prefetch_used > 0) == (name != "one layer"), "the only layer has nobody before it"
@@ -84,7 +85,7 @@ def test_what_was_fetched_is_no_longer_the_cpus(
     tiers.append(tier)
     # The CPU's threads round activations to 8 bits, the reference does not.
     assert tiny.relative(tiny.run_chunks(runner, TOKEN_IDS, tokens, list(range(8))), expected) < 0.1
-    counts = tier.counts()
+    counts = counts_of(tier)
     assert counts.fetched == 0
     assert counts.prefetched > 0
     assert counts.prefetch_used > 0 or tokens == 16, "only a step that needs nearly all has no slot to give"
@@ -168,4 +169,4 @@ def test_auto_keeps_whoever_makes_decoding_faster(
     assert tier._prefetch.predictor == fastest
     kept = "as asked" if fastest == "off" else f"as asked, prefetch {fastest}"
     assert caplog.messages[-1].endswith(f"; kept: {kept}")
-    assert tier.counts() == ExpertCounts()
+    assert counts_of(tier) == ExpertCounts()

@@ -21,6 +21,7 @@ from strata.kernels.select import kernels_for
 from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.reader import Store
 from tests.experts.blob_kernels import CachedKernels, as_router
+from tests.experts.counting import counts_of
 
 
 class TritonMisses(CachedKernels):
@@ -77,9 +78,9 @@ def run_trial(
         counts = []
         with tier.trial(Choices(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
             for missing, fetched in asked:
-                before = tier.counts()
+                before = counts_of(tier)
                 assert trial.seconds(missing, fetched) > 0
-                counts.append(tier.counts().since(before))
+                counts.append(counts_of(tier).since(before))
         tier.check()
         return counts, tier.registry.table.cpu()
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertStats
 from strata.experts.saved import SavedTimes
 from strata.kernels.layer import Routed, Router
 
@@ -48,10 +48,6 @@ class SelfContained:
 
     def check(self) -> None:
         """As ``Tier.check``."""
-
-    def counts(self) -> ExpertCounts | None:
-        """As ``Tier.counts``: all are always there."""
-        return None
 
     def start_counting(self) -> None:
         """As ``Tier.start_counting``."""

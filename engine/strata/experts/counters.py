@@ -32,10 +32,6 @@ class Counters:
         """Begin again at zero."""
         self.tensor.zero_()
 
-    def total(self) -> ExpertCounts:
-        """Of all layers, now. Waits for the device."""
-        return sum(self._of_layers(self.tensor).values(), ExpertCounts())
-
     def look(self, *, wait: bool) -> dict[int, ExpertCounts] | None:
         """Of each layer by its number. ``wait``: now, when the device has done all that it was given; else behind the
         steps that it had been given at the look before, and None where that copy has not arrived, or none is due."""

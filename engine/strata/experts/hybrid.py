@@ -23,7 +23,7 @@ from torch import Tensor
 from strata.config import DeviceConfig
 from strata.experts.calibration import Choices, Times
 from strata.experts.counters import Counters
-from strata.experts.counts import ExpertCounts, ExpertStats, Policy
+from strata.experts.counts import ExpertStats, Policy
 from strata.experts.cpu import CpuExperts
 from strata.experts.layers import LayerBuffers
 from strata.experts.layout import blob_layout
@@ -233,10 +233,6 @@ class Hybrid:
         self._prefetch.predictor = predictor
         for table in self._tables:
             self._reset(table)
-
-    def counts(self) -> ExpertCounts:
-        """As ``Tier.counts``."""
-        return self._counters.total()
 
     @torch.inference_mode()
     def start_counting(self) -> None:

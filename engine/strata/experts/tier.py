@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strata.config import DeviceConfig
-from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.counts import ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
 from strata.experts.resident import Resident
@@ -70,16 +70,12 @@ class Tier(Protocol):
     def check(self) -> None:
         """Raise EngineError if a step that has ended had not all of its experts."""
 
-    def counts(self) -> ExpertCounts | None:
-        """Where few-token steps found their experts so far; None where all are always in one place. Waits for the
-        device."""
-
     def start_counting(self) -> None:
         """Forget what was counted so far: trials, and steps that only built kernels."""
 
     def stats(self, *, wait: bool = False) -> ExpertStats | None:
-        """The same in full, for those who watch a server. Without ``wait`` about once a second, and None at all other
-        calls, none of which waits for the device. None always where ``counts`` is."""
+        """Where steps found their experts so far. Without ``wait`` about once a second, and None at all other calls,
+        none of which waits for the device. None always where all experts are in one place."""
 
     def close(self) -> None:
         """End what the tier has started, where the process goes on; its end does so as well."""

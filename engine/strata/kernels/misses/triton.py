@@ -20,6 +20,8 @@ from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, Counter, Mailbox, 
 from strata.kernels.rows import QuantizedRows
 from strata.kernels.triton_functions import INTERPRETED, nanoseconds, overlap_launches
 
+NEEDED, IN_VRAM, FETCHED = (tl.constexpr(place.value) for place in (Counter.NEEDED, Counter.IN_VRAM, Counter.FETCHED))
+
 
 def share_out(
     ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, mailbox: Mailbox | None, layer: int
@@ -159,9 +161,9 @@ def share_out_kernel(
     tl.store(owners_ptr + target_slot, newcomer, mask=filled)
     tl.store(count_ptr, count)
     num_needed = tl.sum(needed, 0)
-    tl.store(counters_ptr, tl.load(counters_ptr) + num_needed)
-    tl.store(counters_ptr + 1, tl.load(counters_ptr + 1) + num_needed - num_missing)
-    tl.store(counters_ptr + 2, tl.load(counters_ptr + 2) + count)
+    tl.store(counters_ptr + NEEDED, tl.load(counters_ptr + NEEDED) + num_needed)
+    tl.store(counters_ptr + IN_VRAM, tl.load(counters_ptr + IN_VRAM) + num_needed - num_missing)
+    tl.store(counters_ptr + FETCHED, tl.load(counters_ptr + FETCHED) + count)
     tl.debug_barrier()
 
     if DEPTH > 0:
