@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
 import re
 import threading
@@ -17,11 +18,11 @@ import torch
 
 from strata.config.engine import PAGE_BYTES
 from strata.errors import HardwareError
-from strata.memory import host
+from strata.memory import driver, host
 from strata.memory.host import PinnedMemory
 from strata.plan.host import huge_pages
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 GIB = 1 << 30
 RESERVED = Path("/proc/sys/vm/nr_hugepages")
 
@@ -177,18 +178,115 @@ def test_pages_that_are_promised_and_not_given(kernel: Any) -> None:
         PinnedMemory(5 << 19, CPU)
 
 
-def test_a_driver_that_does_not_lock_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Driver:
-        def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
-            assert (address % 4096, size, flags) == (0, 3 << 20, 3)
-            return 2
+class Driver:
+    """Locks by addresses as the CUDA driver does, with its refusals; ``code``: with which it refuses everything."""
 
-    monkeypatch.setattr(torch.cuda, "cudart", Driver)
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.locked: dict[int, int] = {}  # address: bytes
+        self.contexts = 0  # that are kept or current
+        self.mode = 0  # in which this thread captures
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:  # noqa: N802
+        assert device == 0
+        self.contexts += 1
+        context._obj.value = 77
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: int) -> int:  # noqa: N802
+        self.contexts -= 1
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: ctypes.c_void_p) -> int:  # noqa: N802
+        assert context.value == 77
+        self.contexts += 1
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:  # noqa: N802
+        self.contexts -= 1
+        return 0
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:  # noqa: N802
+        self.mode, mode._obj.value = mode._obj.value, self.mode
+        return 0
+
+    def cuMemHostRegister_v2(self, address: ctypes.c_void_p, size: ctypes.c_size_t, flags: int) -> int:  # noqa: N802
+        begin = int(address.value or 0)
+        assert (begin % 4096, flags) == (0, 3)
+        if self.code:
+            return self.code
+        if any(begin < other + self.locked[other] and other < begin + size.value for other in self.locked):
+            return 712
+        self.locked[begin] = int(size.value)
+        return 0
+
+    def cuMemHostUnregister(self, address: ctypes.c_void_p) -> int:  # noqa: N802
+        begin = int(address.value or 0)
+        assert self.mode == 2, "a capture in this thread would end"
+        assert smaps(begin), "still mapped"
+        del self.locked[begin]
+        return 0
+
+
+@pytest.fixture
+def locking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    made = Driver()
+    monkeypatch.setattr(driver, "_driver", lambda: made)
+    yield made
+    assert (made.locked, made.contexts, made.mode) == ({}, 0, 0)
+
+
+def test_a_driver_that_does_not_lock_memory(locking: Driver) -> None:
+    locking.code = 2
     expected = (
         r"the driver did not lock 3\.0 MiB of host memory for the GPU \(error 2\); .* are left\. Raise the container"
     )
     with pytest.raises(HardwareError, match=expected):
-        PinnedMemory(3 << 20, torch.device("cuda"))
+        PinnedMemory(3 << 20, GPU)
+
+
+def test_memory_is_unlocked_before_other_memory_lies_there(locking: Driver) -> None:
+    """Which the kernel likes to give the same addresses."""
+    begins = set()
+    for _ in range(3):
+        memory = PinnedMemory(3 << 20, GPU)
+        begins.add(memory.tensor.data_ptr())
+        assert locking.locked == {memory.tensor.data_ptr(): 3 << 20}
+        del memory
+        assert not locking.locked
+    assert len(begins) < 3, "no address came again, and this showed nothing"
+
+
+def test_a_tensor_keeps_what_it_lies_in_locked(locking: Driver) -> None:
+    view = PinnedMemory(3 << 20, GPU).tensor[1 << 20 :].view(torch.int32)
+    gc.collect()
+    assert len(locking.locked) == 1
+    assert int(view.fill_(5)[-1]) == 5
+    del view
+    assert not locking.locked
+
+
+def test_an_owner_in_a_cycle_unlocks(locking: Driver) -> None:
+    memory: Any = PinnedMemory(3 << 20, GPU)
+    memory.itself = memory
+    del memory
+    gc.collect()
+    assert not locking.locked
+
+
+def test_an_owner_that_is_not_finished_unlocks(locking: Driver) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.memory = PinnedMemory(3 << 20, GPU)
+            assert locking.locked
+            PinnedMemory(1 << 60, GPU)
+
+    with pytest.raises(HardwareError, match="are needed for experts"):
+        Owner()
+    assert not locking.locked
 
 
 def test_pages_are_touched_where_the_kernel_cannot_be_asked(kernel: Any) -> None:
@@ -197,3 +295,30 @@ def test_pages_are_touched_where_the_kernel_cannot_be_asked(kernel: Any) -> None
     begin = memory.tensor.data_ptr()
     assert libc.parts == [(begin, 1 << 20), (begin + (1 << 20), 1 << 20), (begin + (2 << 20), 1 << 19)]
     assert re.search(r"^Rss: +(1024|2048) kB", smaps(begin), re.MULTILINE), "of the part that was refused"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+class TestOnAGpu:
+    def test_copies_come_from_new_memory_at_the_same_addresses(self) -> None:
+        for value in range(4):
+            memory = PinnedMemory(3 << 20, GPU)
+            assert memory.tensor.is_pinned()
+            memory.tensor.fill_(value)
+            assert bool((memory.tensor.to(GPU, non_blocking=True) == value).all())
+            del memory
+
+    def test_a_refusal_is_not_told_again(self) -> None:
+        memory = PinnedMemory(3 << 20, GPU)
+        with pytest.raises(driver.DriverError, match="error 712"):
+            driver.Lock(memory.tensor.data_ptr(), 3 << 20, 0)
+        assert int(torch.ones(4, device=GPU).sum()) == 4
+
+    def test_memory_goes_when_the_gpu_has_read_it(self) -> None:
+        memory = PinnedMemory(64 << 20, GPU)
+        memory.tensor.fill_(7)
+        target = torch.zeros(64 << 20, dtype=torch.uint8, device=GPU)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(1 << 28)
+        target.copy_(memory.tensor, non_blocking=True)
+        del memory
+        assert bool((target == 7).all())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -406,6 +407,17 @@ ONE_NODE_HANGS = """
         print("ran", id_.value, flush=True)
     os._exit(0)
 """
+
+
+def test_what_the_threads_read_may_go_when_they_ended() -> None:
+    """At once, not when the collector comes: an owner has its pool, too."""
+    layers = Layers()
+    with ExpertPool(LAYOUT, pool_options()) as pool:
+        layers.give(pool)
+        there = weakref.ref(layers)
+        del layers
+        assert there() is not None
+    assert there() is None
 
 
 def test_a_node_computes_its_own_experts_alone() -> None:

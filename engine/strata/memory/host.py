@@ -14,12 +14,12 @@ import torch
 
 from strata.config.engine import PAGE_BYTES
 from strata.errors import HardwareError
+from strata.memory.driver import DriverError, Lock
 from strata.plan.hardware import available_memory, huge_page_limit, num_cpus
 from strata.plan.host import ROOT, huge_pages
 from strata.plan.units import format_bytes
 
 HEADROOM = 1 << 30  # bytes of host memory that are left to the server, the tokenizer and torch itself
-_PORTABLE_AND_MAPPED = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 _MAP_HUGETLB, _MAP_HUGE_SHIFT = 0x40000, 26  # of linux/mman.h
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _PART_BYTES = 256 << 20  # that a thread asks the kernel for at a time
@@ -27,7 +27,8 @@ _PART_BYTES = 256 << 20  # that a thread asks the kernel for at a time
 
 class PinnedMemory:
     """``tensor``: uint8 [num_bytes] that begins at a page. It is locked into RAM and mapped for the GPU, whose kernels
-    read it over PCIe at the same addresses and whose copy engine moves it without a stop in between.
+    read it over PCIe at the same addresses and whose copy engine moves it without a stop in between, for as long as
+    there is a tensor in it.
 
     ``hugepages``: the size of reserved pages in which it lies, a key of ``PAGE_BYTES``. "off": ordinary memory, in
     large pages as far as the kernel finds some: fewer are to be locked, and the CPU reads 10 % faster.
@@ -45,8 +46,8 @@ class PinnedMemory:
         """For ``device``; where that is a CPU, nothing needs to be locked. ``near``: CPUs of the NUMA node in whose
         memory it is to lie, as far as that has room; none: wherever. ``root``: of procfs and sysfs. Raises
         HardwareError when control group or host have not that much left, or the driver does not lock it."""
-        self._map = _ordinary(num_bytes, root) if hugepages == "off" else _reserved(num_bytes, hugepages, root)
-        whole = torch.frombuffer(self._map, dtype=torch.uint8)
+        made = _ordinary(num_bytes, root) if hugepages == "off" else _reserved(num_bytes, hugepages, root)
+        whole = torch.frombuffer(made, dtype=torch.uint8)
         self.tensor = whole[:num_bytes]
         try:
             _populate(whole, near)
@@ -54,7 +55,17 @@ class PinnedMemory:
             # Without this, a thread that touches the page that is not there ends the process with SIGBUS.
             raise _refused(len(whole), hugepages, root, f" ({error.strerror})") from error
         if device.type == "cuda" and num_bytes:
-            _lock(whole)
+            made.lock = _lock(whole, device)
+
+
+class _Map(mmap.mmap):
+    """Kept by the tensors in it; unlocked before it is unmapped."""
+
+    lock: Lock | None = None
+
+    def __del__(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
 
 def check_room(num_bytes: int, root: Path = ROOT) -> None:
@@ -68,20 +79,20 @@ def check_room(num_bytes: int, root: Path = ROOT) -> None:
         )
 
 
-def _ordinary(num_bytes: int, root: Path) -> mmap.mmap:
+def _ordinary(num_bytes: int, root: Path) -> _Map:
     check_room(num_bytes, root)
-    made = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    made = _Map(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     made.madvise(mmap.MADV_HUGEPAGE)
     return made
 
 
-def _reserved(num_bytes: int, hugepages: str, root: Path) -> mmap.mmap:
+def _reserved(num_bytes: int, hugepages: str, root: Path) -> _Map:
     """Of whole pages. Shared, so that a child that is forked never takes pages for copies of them."""
     page = PAGE_BYTES[hugepages]
     size = -(-max(num_bytes, 1) // page) * page
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_HUGETLB | (page.bit_length() - 1) << _MAP_HUGE_SHIFT
     try:
-        return mmap.mmap(-1, size, flags=flags)
+        return _Map(-1, size, flags=flags)
     except OSError as error:
         raise _refused(size, hugepages, root, "") from error
 
@@ -132,12 +143,13 @@ def _populate(memory: torch.Tensor, near: Sequence[int]) -> None:
             pass
 
 
-def _lock(memory: torch.Tensor) -> None:
+def _lock(memory: torch.Tensor, device: torch.device) -> Lock:
     # torch's own page-locked allocations round up to a power of two, and are not the kernel's huge pages.
-    error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), _PORTABLE_AND_MAPPED)
-    if int(error) != 0:
+    try:
+        return Lock(memory.data_ptr(), len(memory), device.index or 0)
+    except DriverError as error:
         raise HardwareError(
-            f"the driver did not lock {format_bytes(len(memory))} of host memory for the GPU (error {int(error)}); "
+            f"the driver did not lock {format_bytes(len(memory))} of host memory for the GPU (error {error.code}); "
             f"{format_bytes(available_memory())} are left. Raise the container's memory limit, let more experts into "
             "VRAM, or choose a dtype with fewer bits"
-        )
+        ) from error

@@ -229,9 +229,12 @@ class ExpertPool:
     def close(self) -> None:
         """End the threads. Raises EngineError where one hangs; its memory then is not freed."""
         handle, self._handle = self._handle, None
-        if handle and self._library.strata_pool_close(handle):
+        if not handle:
+            return
+        if self._library.strata_pool_close(handle):
             _LEAKED.append(self)
             raise EngineError("a thread for experts on the CPU does not end; restart the engine")
+        self._kept.clear()
 
     def _raise_for(self, fault: int) -> None:
         if fault == 0:
