@@ -41,7 +41,7 @@ def gpu() -> Any:
 
     if not torch.cuda.is_available():
         raise HardwareError("no NVIDIA GPU that torch can use; without --device cuda the CPU is measured")
-    return torch.device("cuda")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def copies(num_bytes: int, device: Any) -> int:
