@@ -116,6 +116,7 @@ def test_where_nothing_is_shared(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with_kernels(kernels, monkeypatch)
     assert main(["calibrate", moe, *options]) == 2
     assert message in capsys.readouterr().err
