@@ -16,7 +16,7 @@ from strata.experts import cpu
 from strata.experts.hybrid import Hybrid
 from strata.experts.prefetch import PREDICTORS
 from strata.experts.resident import Resident
-from strata.kernels.layer import Kernels, Routed, Router, Scored
+from strata.kernels.layer import Kernels, Router, Scored
 from strata.kernels.matrix import SILU
 from strata.kernels.router.reference import route
 from strata.native.pool import PoolOptions
@@ -30,7 +30,7 @@ from strata.store.reader import Store
 from tests.engine.tiny_llama import write_checkpoint
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.counting import counts_of
-from tests.experts.test_resident import EXPERTS, no_router
+from tests.experts.test_resident import EXPERTS
 from tests.kernels.test_misses import assert_sound
 from tests.models import tiny
 
@@ -100,21 +100,26 @@ def test_every_answer_is_right(store: Store, slots: int, way: str, predictor: st
     tier = Hybrid(layout, placement, CachedKernels(), CPU, TOP_K, config)
     for put in (resident.put, tier.put):
         dict(store.load(CPU, put_expert=put))
-    expected = [resident.layer(layer, SILU, no_router) for layer in layout.layers]
-    liar = Router(lambda x: Scored(adversary.lies(len(x)), None), choose, normalize=True)
-    found = [tier.layer(layer, SILU, liar) for layer in layout.layers]
+    now: dict[str, Any] = {}
+
+    def router(layer: int) -> Router:
+        """That says what the layer that runs has to take, and lies to who looks ahead."""
+
+        def score(x: torch.Tensor) -> Scored:
+            return Scored(now["scores"], now["x"]) if layer == now["layer"] else Scored(adversary.lies(len(x)), None)
+
+        return Router(score, choose, normalize=True)
+
+    found, expected = ([each.layer(layer, SILU, router(layer)) for layer in layout.layers] for each in (tier, resident))
     tier.prefetch(predictor)
     tier.route_on(routed_on)
     generator = torch.Generator().manual_seed(0)
     try:
         for tokens in (1, 1, 2, 5) * 4:
-            for mine, theirs, table in zip(found, expected, tier._tables, strict=True):
+            for layer, mine, theirs, table in zip(layout.layers, found, expected, tier._tables, strict=True):
                 x = torch.randn(tokens, HIDDEN, generator=generator)
-                scores = adversary.scores(tokens)
-                routed = Routed(*choose(scores), x)
-                answer = mine(routed if routed_on == "gpu" else Scored(scores, x), x.clone()) - x
-                wanted = theirs(routed, x.clone()) - x
-                assert tiny.relative(answer, wanted) < 5e-4
+                now = {"layer": layer, "x": x, "scores": adversary.scores(tokens)}
+                assert tiny.relative(mine(x.clone()) - x, theirs(x.clone()) - x) < 5e-4
                 assert_sound(table)
         tier.check()
         counts = counts_of(tier)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields, replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
 from strata.experts.counts import ExpertCounts, ExpertStats, Policy
 from strata.experts.hybrid import Hybrid
-from strata.kernels.layer import ExpertsFn, Routed, Router
+from strata.kernels.layer import Routed, Router
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
@@ -23,10 +23,14 @@ from strata.native.pool import CpuWork
 from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
-from tests.experts.blob_kernels import CachedKernels
-from tests.experts.test_resident import made_store, no_router
+from tests.experts.blob_kernels import CachedKernels, as_router
+from tests.experts.test_resident import made_store
 
 HIDDEN, SLOTS = 64, 2
+
+
+def no_guess(x: torch.Tensor) -> Routed:
+    raise AssertionError("who looks ahead here?")
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +47,10 @@ def layout_of(store: Store) -> ExpertLayout:
 
 
 class Running:
-    """A tier of four experts a layer, two of them in VRAM, and its two layers."""
+    """A tier of four experts a layer, two of them in VRAM, and its two layers, which take what ``step`` says."""
 
-    def __init__(self, store: Store, way: str, route: Router = no_router) -> None:
+    def __init__(self, store: Store, way: str, guess: Callable[[torch.Tensor], Routed] = no_guess) -> None:
+        """``guess``: the router of a layer that another one looks ahead to."""
         layout = layout_of(store)
         sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
         placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))
@@ -53,11 +58,22 @@ class Running:
         config = DeviceConfig(expert_placement=way, prefetch_probability=1.0)  # type: ignore[arg-type]
         self.tier = Hybrid(layout, placement, CachedKernels(), device, 2, config)
         dict(store.load(device, put_expert=self.tier.put))
-        self.layers: dict[int, ExpertsFn] = {layer: self.tier.layer(layer, SILU, route) for layer in layout.layers}
+        self._guess = guess
+        self._now: tuple[int, Routed] | None = None  # the layer that runs, and what it takes
+        self.layers = {layer: self.tier.layer(layer, SILU, self._router(layer)) for layer in layout.layers}
 
     def step(self, layer: int, *ids: tuple[int, int]) -> None:
         x = torch.randn(len(ids), HIDDEN)
-        self.layers[layer](Routed(torch.tensor(ids), torch.full((len(ids), 2), 0.5), x), x.clone())
+        self._now = layer, Routed(torch.tensor(ids), torch.full((len(ids), 2), 0.5), x)
+        self.layers[layer](x.clone())
+
+    def _router(self, layer: int) -> Router:
+        def choose(x: torch.Tensor) -> Routed:
+            assert self._now is not None
+            running, routed = self._now
+            return routed if layer == running else self._guess(x)
+
+        return as_router(choose)
 
     @property
     def stats(self) -> ExpertStats:

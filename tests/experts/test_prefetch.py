@@ -23,7 +23,7 @@ from strata.runner.step import StepResult
 from strata.scheduler.batch import Batch
 from strata.store.reader import Store
 from tests.experts import test_counts
-from tests.experts.blob_kernels import BlobKernels, CachedKernels, as_router
+from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.counting import counts_of
 from tests.experts.test_counts import Running
 from tests.experts.test_hybrid import ONE_LAYER, load
@@ -107,7 +107,7 @@ def test_the_router_of_the_next_layer_is_asked(store: Store, tiers: list[Hybrid]
         seen.append(x)
         return guessed(2, 3)
 
-    running = Running(store, "cpu", as_router(route))
+    running = Running(store, "cpu", route)
     tiers.append(running.tier)
     running.tier.prefetch("gate")
     running.step(0, (0, 1))  # the first layer: nobody looked ahead for it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from strata.config import DeviceConfig
 from strata.experts.base import SelfContained
-from strata.kernels.layer import ExpertsFn, Router
+from strata.kernels.layer import Router
 from strata.kernels.matrix import Activation
 from strata.runner import runner
 from strata.runner.runner import Runner
@@ -43,7 +43,7 @@ class FakeTier(SelfContained):
     def route_on(self, where: str) -> None:
         self.told.append(where)
 
-    def layer(self, layer: int, activation: Activation, route: Router) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[torch.Tensor], torch.Tensor]:
         raise AssertionError("no step runs here")
 
 

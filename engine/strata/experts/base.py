@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
 from strata.experts.counts import ExpertStats
 from strata.experts.saved import SavedTimes
-from strata.kernels.layer import Routed, Router
+from strata.kernels.layer import ExpertsFn, Router
 
 
 class SelfContained:
@@ -39,10 +39,6 @@ class SelfContained:
     def route_on(self, where: str) -> None:
         """As ``Tier.route_on``: the device always does."""
 
-    def route(self, router: Router, x: Tensor) -> Routed:
-        """As ``Tier.route``."""
-        return router(x)
-
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""
 
@@ -58,3 +54,8 @@ class SelfContained:
 
     def close(self) -> None:
         """As ``Tier.close``."""
+
+
+def step_of(router: Router, experts: ExpertsFn) -> Callable[[Tensor], Tensor]:
+    """x -> x + the experts that the device chooses for it."""
+    return lambda x: experts(router(x), x)

@@ -34,7 +34,7 @@ from strata.experts.saved import Facts, SavedTimes
 from strata.experts.shares import find_times
 from strata.experts.trial import Trial
 from strata.kernels.capture import on_card
-from strata.kernels.layer import ExpertsFn, Kernels, Routed, Router, Scored
+from strata.kernels.layer import ExpertsFn, Kernels, Routed, Router
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import MissTable
 from strata.memory.device import aligned
@@ -104,7 +104,6 @@ class Hybrid:
         self.times: Times = {}  # of the trial
         self._tables = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
-        self._routers: list[Router] = []  # of each layer
         self._routed_on = "gpu"
         self._buffers = LayerBuffers(self._tables, self._cpu, self._misses, self._layout, device)
 
@@ -264,30 +263,26 @@ class Hybrid:
         """As ``Tier.route_on``."""
         self._routed_on = where
 
-    def route(self, router: Router, x: Tensor) -> Routed | Scored:
-        """As ``Tier.route``: steps of more tokens, which bring whole layers, are the device's."""
-        return router.score(x) if self._routed_on == "cpu" and x.shape[0] <= MAX_TOKENS else router(x)
-
-    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Routed | Scored, Tensor], Tensor]:
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
         """As ``Tier.layer``."""
         row = self._rows[layer]
         table = self._tables[row]
         self._prefetch.add(table, router)
-        self._routers.append(router)
         self._cpu.open(activation, router.normalize, self._slots.shape[1])
         in_slots = self._kernels.blob_experts(self._layout, table.addresses, activation)
         staged = self._kernels.blob_experts(self._layout, self._buffers.addresses[row], activation)
         self._runs.append(in_slots)
 
-        def run(routed: Routed | Scored, x: Tensor) -> Tensor:
-            if isinstance(routed, Scored):
-                return self._run_scored(row, in_slots, routed, x)
-            if x.shape[0] <= MAX_TOKENS:
-                return self._run_few(row, in_slots, routed, x)
-            with self._buffers.staged(row):
-                return staged(routed, x)
+        def step(x: Tensor) -> Tensor:
+            if x.shape[0] > MAX_TOKENS:  # nearly all are taken, whoever chooses them
+                routed = router(x)
+                with self._buffers.staged(row):
+                    return staged(routed, x)
+            if self._routed_on == "cpu":
+                return self._run_scored(row, in_slots, router, x)
+            return self._run_few(row, in_slots, router(x), x)
 
-        return run
+        return step
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""
@@ -310,11 +305,11 @@ class Hybrid:
         first experts alone."""
         return self.computes_all(None) and self._prefetch.predictor == "off" and not self._cpu.num_fixed
 
-    def _run_scored(self, row: int, in_slots: ExpertsFn, scored: Scored, x: Tensor) -> Tensor:
+    def _run_scored(self, row: int, in_slots: ExpertsFn, router: Router, x: Tensor) -> Tensor:
         """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
         which experts it has; else the card waits for the choice and goes on as ever."""
-        table, mailbox, router = self._tables[row], self._cpu.mailbox, self._routers[row]
-        leaves_all = self._leaves_all
+        table, mailbox, leaves_all = self._tables[row], self._cpu.mailbox, self._leaves_all
+        scored = router.score(x)
         self._misses.ask_route(scored.scores, scored.inner if leaves_all else None, mailbox, row)
         if not _is_captured(self._device):
             self._cpu.expect(1)

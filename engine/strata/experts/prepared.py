@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from strata.experts.base import SelfContained
-from strata.kernels.layer import Expert, ExpertsFn, Kernels, Router
+from torch import Tensor
+
+from strata.experts.base import SelfContained, step_of
+from strata.kernels.layer import Expert, Kernels, Router
 from strata.kernels.matrix import Activation
 
 
@@ -18,6 +20,6 @@ class Prepared(SelfContained):
         self._kernels = kernels
         self._experts = experts
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
         """As ``Tier.layer``."""
-        return self._kernels.experts(self._experts(layer), activation)
+        return step_of(router, self._kernels.experts(self._experts(layer), activation))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from strata.experts.base import SelfContained
+from strata.experts.base import SelfContained, step_of
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
-from strata.kernels.layer import ExpertsFn, Kernels, Router
+from strata.kernels.layer import Kernels, Router
 from strata.kernels.matrix import Activation
 from strata.memory.device import aligned
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
@@ -31,6 +33,7 @@ class Resident(SelfContained):
         """As ``BlobTier.put``."""
         self._slab[self._index[expert]].copy_(blob)
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> ExpertsFn:
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
         """As ``Tier.layer``."""
-        return self._kernels.blob_experts(self._layout, self.registry.of_layer(layer), activation)
+        addresses = self.registry.of_layer(layer)
+        return step_of(router, self._kernels.blob_experts(self._layout, addresses, activation))

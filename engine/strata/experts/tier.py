@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from strata.experts.hybrid import Hybrid
 from strata.experts.layout import blob_layout
 from strata.experts.resident import Resident
 from strata.experts.saved import SavedTimes
-from strata.kernels.layer import Kernels, Routed, Router, Scored
+from strata.kernels.layer import Kernels, Router
 from strata.kernels.matrix import Activation
 from strata.plan.placement import ExpertPlacement
 from strata.store.layout import ExpertLayout
@@ -61,9 +61,6 @@ class Tier(Protocol):
         """From the next step on let one of ``routers`` choose, "gpu" as at first. A graph keeps who chose as it was
         captured, and with "cpu" whether the CPU computed all that was missing."""
 
-    def route(self, router: Router, x: Tensor) -> Routed | Scored:
-        """What a layer takes: chosen experts, or scores of which they are chosen there."""
-
     def announce_replay(self) -> None:
         """A captured step is about to run again."""
 
@@ -80,9 +77,10 @@ class Tier(Protocol):
     def close(self) -> None:
         """End what the tier has started, where the process goes on; its end does so as well."""
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Any, Tensor], Tensor]:
-        """What adds up the experts of layer number ``layer``, of what ``route`` gave. Layers are asked for in the order
-        in which they run. ``router``: may be called beside the layer before it, on another stream."""
+    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
+        """The step x -> x + the experts that ``router`` chooses for it, of layer number ``layer``; it reads memory that
+        the tier owns. Layers are asked for in the order in which they run. ``router``: may be called beside the layer
+        before it, on another stream."""
 
 
 class BlobTier(Tier, Protocol):

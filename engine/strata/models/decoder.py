@@ -30,7 +30,7 @@ class Decoder(ABC):
         self.windows = frozenset(config.windows)
         self.reads_pages = weights.kernels.reads_pages
         self.likeliest = weights.kernels.argmax
-        self.tier = weights.tier if any(config.expert_layers) else None
+        self.tier = weights.tier if any(config.expert_layers) else None  # owns memory that layers read by address
         # Kernels that gather pages take other shapes at every step.
         self.can_capture = self.reads_pages and (self.tier is None or self.tier.can_capture)
         self.embed = weights.embedding("model.embed_tokens", keep=tied)

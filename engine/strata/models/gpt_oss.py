@@ -6,7 +6,7 @@ from strata.config import ModelConfig
 from strata.kernels.matrix import Activation, Norm
 from strata.models.decoder import Decoder
 from strata.models.layers import Attention, FeedForward
-from strata.models.moe import RoutedExperts
+from strata.models.moe import routed_experts
 from strata.models.weights import Weights
 
 
@@ -21,4 +21,4 @@ class GptOss(Decoder):
     def feed_forward(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> FeedForward:
         assert config.experts is not None, "gpt-oss has experts"
         assert config.swiglu_limit is not None, "gpt-oss' activation has a limit"
-        return RoutedExperts(config.experts, weights, name, norm, layer, Activation(config.swiglu_limit))
+        return routed_experts(config.experts, weights, name, norm, layer, Activation(config.swiglu_limit))

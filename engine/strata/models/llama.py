@@ -6,7 +6,7 @@ from strata.config import ModelConfig
 from strata.kernels.matrix import Norm
 from strata.models.decoder import Decoder
 from strata.models.layers import Attention, FeedForward, GatedMLP
-from strata.models.moe import ExpertsBesideShared, RoutedExperts
+from strata.models.moe import ExpertsBesideShared, routed_experts
 from strata.models.weights import Weights
 
 
@@ -22,5 +22,5 @@ class Llama(Decoder):
         if not config.expert_layers[layer]:
             return GatedMLP(weights, name, norm)
         assert config.experts is not None, "a layer of experts has its configuration"
-        kind = ExpertsBesideShared if config.experts.shared_intermediate_size else RoutedExperts
+        kind = ExpertsBesideShared if config.experts.shared_intermediate_size else routed_experts
         return kind(config.experts, weights, name, norm, layer)

@@ -7,29 +7,17 @@ from torch import Tensor
 
 from strata.config import ExpertsConfig
 from strata.kernels.matrix import SILU, Activation, Norm
+from strata.models.layers import FeedForward
 from strata.models.weights import Weights
 
 
-class RoutedExperts:
+def routed_experts(
+    config: ExpertsConfig, weights: Weights, name: str, norm: Norm, layer: int, activation: Activation = SILU
+) -> FeedForward:
     """x + the sum of the chosen experts' outputs for norm(x), each times the router's share for it."""
-
-    def __init__(
-        self,
-        config: ExpertsConfig,
-        weights: Weights,
-        name: str,
-        norm: Norm,
-        layer: int,
-        activation: Activation = SILU,
-    ) -> None:
-        router = weights.matrix(f"{name}.gate")
-        self.router = weights.kernels.route(norm, router, config.num_experts_per_tok, config.norm_topk_prob)
-        self.tier = weights.tier  # owns the memory that ``experts`` reads by address
-        self.experts = self.tier.layer(layer, activation, self.router)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [tokens, hidden] -> the same"""
-        return self.experts(self.tier.route(self.router, x), x)
+    gate = weights.matrix(f"{name}.gate")
+    router = weights.kernels.route(norm, gate, config.num_experts_per_tok, config.norm_topk_prob)
+    return weights.tier.layer(layer, activation, router)
 
 
 class ExpertsBesideShared:
@@ -37,7 +25,7 @@ class ExpertsBesideShared:
 
     def __init__(self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm, layer: int) -> None:
         kernels, shared = weights.kernels, f"{name}.shared_expert"
-        self.routed = RoutedExperts(config, weights, name, norm, layer)
+        self.routed = routed_experts(config, weights, name, norm, layer)
         self.gate = kernels.norm_linear(norm, [weights.matrix(f"{name}.shared_expert_gate")])
         matrices = weights.matrices(f"{shared}.gate_proj", f"{shared}.up_proj")
         self.gated = kernels.norm_gated(norm, matrices, SILU)
