@@ -6,7 +6,7 @@
     │   ├── CheckpointError            a model's files are missing, truncated, altered or not a model
     │   │   ├── UnsupportedModelError  an architecture or tensor type that Strata does not run
     │   │   └── UnfetchedError         a model on the Hub of which too little is here to say more
-    │   ├── StorageError                   a place on disk cannot be written, or has no room
+    │   ├── StorageError               a place on disk cannot be written, or has no room (CLI exit code 3)
     │   ├── HardwareError              the device asked for is not there, or too small
     │   └── RequestError               an API request that cannot be served as it stands (HTTP 400)
     │       └── UnknownModelError      a model name that is not served here (HTTP 404)

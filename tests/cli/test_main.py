@@ -22,6 +22,7 @@ from strata.cli.serve_options import engine_config
 from strata.cli.version import revision
 from strata.config.model_name import ACCEPTED
 from strata.doctor.packages import EXTRAS
+from strata.errors import CheckpointError, EngineError, StorageError, StrataError
 
 Strata = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -269,6 +270,18 @@ def test_a_fault_of_ours_is_raised_and_noted(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(ZeroDivisionError):
         main([])
     assert "ZeroDivisionError" in (tmp_path / "last-words").read_text()
+
+
+@pytest.mark.parametrize(("error", "code"), [(EngineError, 1), (CheckpointError, 2), (StorageError, 3)])
+def test_exit_codes_tell_whose_fault_it_is(
+    error: type[StrataError], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error("why")
+
+    monkeypatch.setattr(main_module, "build_parser", fail)
+    assert main([]) == code
+    assert capsys.readouterr().err == "strata: error: why\n"
 
 
 def test_a_termination_log_is_cut_to_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

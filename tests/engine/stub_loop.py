@@ -13,7 +13,7 @@ from pathlib import Path
 from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, LoadProgress, Rejected, StepOutputs
 from strata.engine.process import Report
-from strata.errors import CheckpointError, RequestError
+from strata.errors import CheckpointError, RequestError, StorageError
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.request import GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.scheduler import Scheduler
@@ -99,6 +99,8 @@ def load(config: EngineConfig, report: Report) -> StubLoop:
     match config.model.partition(":"):
         case ("missing", _, path):
             raise CheckpointError(f"{path} is no model; name a store or a checkpoint directory")
+        case ("full", _, path):
+            raise StorageError(f"{path} has no room")
         case ("broken", _, _):
             raise RuntimeError("no kernel image")
         case ("exits", _, _):

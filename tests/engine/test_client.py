@@ -20,7 +20,7 @@ from strata.engine import client as client_module
 from strata.engine.api import Engine
 from strata.engine.client import EngineClient
 from strata.engine.messages import LoadProgress
-from strata.errors import EngineError, OverloadedError, RequestError, UsageError
+from strata.errors import EngineError, OverloadedError, RequestError, StorageError, UsageError
 from strata.experts.counts import ExpertCounts
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.engine.conftest import StartStub
@@ -174,6 +174,7 @@ async def test_a_refusal_at_a_later_step_reaches_its_request(start_stub: StartSt
     ("model", "error", "message"),
     [
         ("missing:/models/x", UsageError, "/models/x is no model; name a store"),
+        ("full:/cache", StorageError, "/cache has no room"),
         ("broken", EngineError, "RuntimeError: no kernel image"),
         ("exits", EngineError, "exit code 7"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from strata.engine.api import Engine
 from strata.engine.fake import FAKE_READY, FakeEngine
 from strata.engine.messages import EngineFailed, LoadProgress
-from strata.errors import EngineError, OverloadedError, RequestError, UsageError
+from strata.errors import EngineError, OverloadedError, RequestError, StorageError, StrataError, UsageError
 from strata.request import FinishReason, GenerationRequest, SamplingParams, TokenOutput
 
 
@@ -67,9 +67,9 @@ async def test_load_stages_are_reported_one_by_one() -> None:
     assert engine.ready == FAKE_READY
 
 
-@pytest.mark.parametrize(("is_usage_error", "error"), [(True, UsageError), (False, EngineError)])
-async def test_load_failure_has_the_type_of_its_cause(is_usage_error: bool, error: type[Exception]) -> None:
-    engine = FakeEngine(load_failure=EngineFailed("no such model", is_usage_error))
+@pytest.mark.parametrize("error", [UsageError, StorageError, EngineError])
+async def test_load_failure_has_the_type_of_its_cause(error: type[StrataError]) -> None:
+    engine = FakeEngine(load_failure=EngineFailed(error("no such model")))
     await engine.start()
     with pytest.raises(error, match="no such model"):
         await engine.wait_ready()

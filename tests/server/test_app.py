@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from strata.engine.fake import FakeEngine
 from strata.engine.messages import EngineFailed, LoadProgress
-from strata.errors import EngineError, OverloadedError
+from strata.errors import EngineError, OverloadedError, UsageError
 from strata.server import routes
 from strata.server.parse import parse
 from strata.server.tokenizer import Tokenizer
@@ -464,7 +464,7 @@ async def _call(function: Callable[[], _Result]) -> _Result:
 
 
 def test_a_model_that_cannot_be_loaded_is_shown_with_its_reason(serve: Serve) -> None:
-    served = serve(wait=False, load_failure=EngineFailed("/models/x has no config.json", is_usage_error=True))
+    served = serve(wait=False, load_failure=EngineFailed(UsageError("/models/x has no config.json")))
     _assert_failed(served, "/models/x has no config.json")
 
 

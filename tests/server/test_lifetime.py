@@ -15,7 +15,7 @@ import pytest
 
 from strata.engine.fake import FakeEngine
 from strata.engine.messages import EngineFailed, LoadProgress
-from strata.errors import EngineError, UsageError
+from strata.errors import EngineError, StrataError, UsageError
 from strata.server import lifetime
 from strata.server.service import Service
 
@@ -227,13 +227,12 @@ async def test_progress_is_reported_until_the_server_is_ready(running: Callable[
 
 
 @pytest.mark.parametrize(
-    ("is_usage_error", "kind"),
-    [pytest.param(True, UsageError, id="the user's fault"), pytest.param(False, EngineError, id="the engine's fault")],
+    "kind", [pytest.param(UsageError, id="the user's fault"), pytest.param(EngineError, id="the engine's fault")]
 )
 async def test_a_failed_load_ends_the_server_with_its_reason(
-    running: Callable[..., Running], is_usage_error: bool, kind: type[Exception]
+    running: Callable[..., Running], kind: type[StrataError]
 ) -> None:
-    server = running(load_failure=EngineFailed("no config.json", is_usage_error=is_usage_error))
+    server = running(load_failure=EngineFailed(kind("no config.json")))
     with pytest.raises(kind, match=r"no config\.json"):
         await server.start()
 

@@ -1,6 +1,7 @@
 """The `strata` command: finds the subcommand, and turns errors into messages and exit codes.
 
-Exit codes: 0 done; 1 the engine failed; 2 something must be changed first (a flag, a file, a port); 130 interrupted.
+Exit codes: 0 done; 1 the engine failed; 2 something must be changed first (a flag, a file, a port); 3 a disk cannot be
+written or has no room; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import strata
 from strata.cli import bench, calibrate, chat, convert, doctor, fetch, plan, serve, version
 from strata.cli.arguments import Parser
 from strata.config.model_name import ACCEPTED
-from strata.errors import StrataError, UsageError
+from strata.errors import StorageError, StrataError, UsageError
 
 TERMINATION_LOG_BYTES = 4096  # what Kubernetes keeps of it
 
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
         code: int = arguments.run(arguments)
     except StrataError as error:
-        return _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+        return _fail(str(error), _code(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # e.g. `strata chat ... | head`
@@ -61,6 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _note(f"{type(error).__name__}: {error}")
         raise
     return code
+
+
+def _code(error: StrataError) -> int:
+    if isinstance(error, StorageError):
+        return 3
+    return 2 if isinstance(error, UsageError) else 1
 
 
 def _fail(message: str, code: int) -> int:

@@ -103,7 +103,7 @@ class EngineClient(Lifecycle):
     async def wait_ready(self) -> EngineReady:
         await self._loaded.wait()
         if self._failed is not None:
-            raise (UsageError if self._failed.is_usage_error else EngineError)(self._failed.message)
+            raise self._failed.error
         if self._ready is None or self._state == "closed":
             raise EngineError("the engine was closed")
         return self._ready
@@ -185,7 +185,7 @@ class EngineClient(Lifecycle):
         """The process has ended, and all that it said has been heard: end what waits for it."""
         assert self._process is not None
         atexit.unregister(self._process.kill)
-        self._fail(EngineFailed(_obituary(self._process.exitcode), is_usage_error=False))
+        self._fail(EngineFailed(EngineError(_obituary(self._process.exitcode))))
         self._exited.set()
 
     def _watch(self) -> None:
@@ -205,7 +205,7 @@ class EngineClient(Lifecycle):
             f"loading got no further for {self._stall_seconds:g} s, {where}; look at the disk and the network that the "
             "model comes from, or raise --load-stall-seconds"
         )
-        self._fail(EngineFailed(message, is_usage_error=False))
+        self._fail(EngineFailed(EngineError(message)))
         self._process.kill()
 
     def _fail(self, failure: EngineFailed) -> None:
@@ -215,9 +215,9 @@ class EngineClient(Lifecycle):
         self._watch()
         self._loaded.set()
         for outputs in self._open.values():
-            outputs.put_nowait(EngineError(failure.message))
-        if not failure.is_usage_error:  # that is the user's, and the command line's to say
-            logger.error("the engine failed: %s", failure.message)
+            outputs.put_nowait(EngineError(str(failure.error)))
+        if not isinstance(failure.error, UsageError):  # that is the user's, and the command line's to say
+            logger.error("the engine failed: %s", failure.error)
 
 
 def _obituary(exit_code: int | None) -> str:

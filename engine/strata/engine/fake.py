@@ -17,7 +17,7 @@ from math import log
 from strata.config import SchedulerConfig
 from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
-from strata.errors import OverloadedError, StrataError, UsageError
+from strata.errors import EngineError, OverloadedError, StrataError
 from strata.experts.counts import ExpertStats
 from strata.request import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.admission import check_id
@@ -119,7 +119,7 @@ class FakeEngine(Lifecycle):
 
     def fail(self, message: str = "the engine process ended with signal 9") -> None:
         """Fail as if the process had died: every open request raises EngineError."""
-        self._state, self._failed = "failed", EngineFailed(message, is_usage_error=False)
+        self._state, self._failed = "failed", EngineFailed(EngineError(message))
         self._wake()
 
     def reject_next(self, error: StrataError) -> None:
@@ -161,8 +161,8 @@ class FakeEngine(Lifecycle):
 
     async def wait_ready(self) -> EngineReady:
         await self.wait_until(lambda engine: engine.state != "loading")
-        if self._failed is not None and self._failed.is_usage_error:
-            raise UsageError(self._failed.message)
+        if self._failed is not None:
+            raise self._failed.error
         self._raise_unless_ready()
         return self._facts
 

@@ -30,7 +30,7 @@ class Lifecycle:
 
     @property
     def failure(self) -> str | None:
-        return self._failed.message if self._failed is not None else None
+        return str(self._failed.error) if self._failed is not None else None
 
     def _raise_unless_ready(self) -> None:
         if self._state != "ready":

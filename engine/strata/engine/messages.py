@@ -83,10 +83,9 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class EngineFailed:
-    """The engine ends. ``is_usage_error``: the user must change something (exit code 2), else it is our fault (1)."""
+    """The engine ends. ``error``: a UsageError where the user must change something, else an EngineError."""
 
-    message: str
-    is_usage_error: bool
+    error: StrataError
 
 
 # Steps say little of experts, and often; their figures are many, and come about once a second.

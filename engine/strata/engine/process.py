@@ -35,7 +35,7 @@ from strata.engine.messages import (
     StepOutputs,
     Submit,
 )
-from strata.errors import StrataError, UsageError
+from strata.errors import EngineError, StrataError, UsageError
 from strata.experts.counts import ExpertStats
 from strata.request import GenerationRequest
 from strata.runner.threads import spin_briefly
@@ -101,11 +101,11 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
     except (_ClosedError, BrokenPipeError, ConnectionResetError):
         logger.debug("closed")
     except UsageError as error:
-        _end(pipe, EngineFailed(str(error), is_usage_error=True))
+        _end(pipe, EngineFailed(error))
     except Exception as error:
         logger.exception("the engine failed")
-        message = str(error) if isinstance(error, StrataError) else f"{type(error).__name__}: {error}"
-        _end(pipe, EngineFailed(message, is_usage_error=False))
+        own = error if isinstance(error, StrataError) else EngineError(f"{type(error).__name__}: {error}")
+        _end(pipe, EngineFailed(own))
 
 
 def _serve(loop: StepLoop, inbox: _Inbox, send: Callable[[Event], None]) -> None:
@@ -153,8 +153,8 @@ def _end(pipe: Connection, failure: EngineFailed) -> None:
     try:
         pipe.send(failure)
     except OSError:  # the parent has gone meanwhile
-        logger.debug("nobody hears of: %s", failure.message)
-    sys.exit(2 if failure.is_usage_error else 1)
+        logger.debug("nobody hears of: %s", failure.error)
+    sys.exit(2 if isinstance(failure.error, UsageError) else 1)
 
 
 class _ClosedError(BaseException):
