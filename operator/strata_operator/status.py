@@ -18,6 +18,7 @@ from strata_operator.api.conditions import (
     PREFLIGHT,
     PROGRESSING,
     READY,
+    STORAGE_FAILED,
     Condition,
     Trouble,
 )
@@ -86,7 +87,7 @@ def status(
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
-        _cached(desired["Deployment"], observed, there),
+        _cached(desired["Deployment"], observed, there, trouble),
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
@@ -106,13 +107,14 @@ def status(
     }
 
 
-def _cached(wanted: Manifest, observed: Observed, there: Cached) -> Condition:
-    """Where the weights are, as far as pods have shown; of a start, how far it is."""
+def _cached(wanted: Manifest, observed: Observed, there: Cached, trouble: Trouble | None) -> Condition:
+    """Where the weights are, as far as pods have shown; of a start, how far it is, or what it has no room for."""
     pods = current_pods(wanted, observed.pods)
     loaded = sorted({pod.node for pod in pods if pod.ready and pod.node is not None})
-    starting = [pod for pod in pods if pod.loading is not None and pod.running and not pod.ready]
+    starting = [pod for pod in pods if _is_under_way(pod)]
     told = [f"{pod.node}: {progress(pod.loading)}" for pod in starting if pod.loading is not None]
-    told += _of_jobs(pod for pod in current_pods(wanted, observed.preflight) if pod.meant_for not in there.nodes)
+    jobs = _of_jobs(pod for pod in current_pods(wanted, observed.preflight) if pod.meant_for not in there.nodes)
+    told += [words for words, _ in jobs]
     if loaded:
         words = f"the converted weights are on {', '.join(there.nodes)}"
         return Condition(CACHED, True, "Loaded", "; ".join((words, *told)))
@@ -120,28 +122,41 @@ def _cached(wanted: Manifest, observed: Observed, there: Cached) -> Condition:
         return Condition(CACHED, False, "Fetching", "; ".join(told))
     if starting:
         return Condition(CACHED, True, "Converted", "; ".join(("the converted weights are there", *told)))
+    if trouble is not None and trouble.reason == STORAGE_FAILED:
+        return Condition(CACHED, False, trouble.reason, "; ".join((trouble.message, *told)))
     if there.nodes:
         words = f"no pod is ready; the converted weights are on {', '.join(there.nodes)}"
         return Condition(CACHED, True, "Kept", "; ".join((words, *told)))
-    if told:
-        return Condition(CACHED, False, "Fetching", "; ".join(told))
+    if jobs:
+        is_fetched = any(reason is None for _, reason in jobs)
+        return Condition(CACHED, False, "Fetching" if is_fetched else str(jobs[0][1]), "; ".join(told))
     return Condition(CACHED, None, "NotLoaded", "weights are fetched and converted on a node when a pod starts there")
 
 
-def _of_jobs(pods: Iterable[Pod]) -> list[str]:
-    """What Jobs do that bring weights to nodes, node by node."""
+def _is_under_way(pod: Pod) -> bool:
+    """Whether it starts, as far as it tells. One that had no room is so only once it has got further: a loop of such
+    ends is one status."""
+    if pod.loading is None or pod.ready or not pod.running:
+        return False
+    had_no_room = pod.trouble is not None and pod.trouble.reason == STORAGE_FAILED
+    return not had_no_room or pod.loading.tenths > 0
+
+
+def _of_jobs(pods: Iterable[Pod]) -> list[tuple[str, str | None]]:
+    """What Jobs do that bring weights to nodes, node by node; with the reason of one that does not."""
     by_node: dict[str, list[Pod]] = {}
     for pod in pods:
         by_node.setdefault(pod.meant_for, []).append(pod)
-    told = []
+    told: list[tuple[str, str | None]] = []
     for node, tries in sorted(by_node.items()):
         trouble = next((pod.trouble for pod in reversed(tries) if pod.trouble is not None), None)
         alive = [pod for pod in tries if not (pod.failed or pod.trouble)]
         if alive:
             so_far = [progress(pod.loading) for pod in alive if pod.loading is not None]
-            told.append(": ".join([f"{node}: a Job fetches and converts the weights", *so_far[:1]]))
+            told.append((": ".join([f"{node}: a Job fetches and converts the weights", *so_far[:1]]), None))
         elif trouble is not None:
-            told.append(f"{node}: a Job cannot fetch the weights: {trouble.reason}: {trouble.message}")
+            words = f"{node}: a Job cannot fetch the weights: {trouble.reason}: {trouble.message}"
+            told.append((words, trouble.reason))
     return told
 
 

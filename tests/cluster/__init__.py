@@ -19,6 +19,7 @@ From Python (the repository root must be importable: ``pythonpath = ["."]`` for 
     c.kubectl("apply", "-f", "-", input=text)
     c.get_json("nodes", c.node)            # parsed `kubectl get -o json`
     c.wait_for(condition, seconds, what)   # polls a callable until true; ClusterError naming `what` otherwise
+    c.on_node("ls", "/var/lib")            # stdout of a command that sees the node's files and network
     c.load_image(path)                     # imports an OCI/docker archive into the node, past the registry
     c.push_binary_image("probe", path)     # "10.96.255.2:5000/probe:<digest>": an image that holds one static binary
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.cluster import gpu, images, lifecycle, prerequisites, processes
+from tests.cluster import gpu, images, lifecycle, machine, prerequisites, processes
 from tests.cluster.api import Api
 from tests.cluster.build import build
 from tests.cluster.errors import ClusterError
@@ -156,6 +156,10 @@ class Cluster:
             known = ", ".join(sorted(log.stem for log in path.parent.glob("*.log")))
             raise ClusterError(f"cluster {self.name} has no log of {role!r}; it has {known}")
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+    def on_node(self, *command: str) -> str:
+        """Runs a command where the node's files and network are; what it printed."""
+        return machine.enter(self.instance, command)
 
     # -- images -------------------------------------------------------------------------------------------------
 

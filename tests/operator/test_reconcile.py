@@ -405,6 +405,32 @@ def test_an_engine_that_fails_beside_a_lost_card_says_both() -> None:
     assert world.condition("Ready")["reason"] == degraded["reason"]
 
 
+def test_a_cache_without_room_is_told_with_its_place_and_goes_on_by_itself() -> None:
+    world = World(cache={"hostPath": "/srv/strata"})
+    world.run()
+    ended = {"terminated": {"exitCode": 3, "message": "/var/lib/strata/stores has 1 GB free; the store needs 2 GB"}}
+    world.put_pod(containerStatuses=container(state=ended))
+    world.run()
+    words = (
+        "/var/lib/strata/stores has 1 GB free; the store needs 2 GB. /var/lib/strata is /srv/strata of node node-1: "
+        "make room there, and the next try, within five minutes, goes on by itself"
+    )
+    for kind, status in (("Degraded", "True"), ("Cached", "False"), ("Ready", "False")):
+        condition = world.condition(kind)
+        assert (condition["status"], condition["reason"], condition["message"]) == (status, "StorageFailed", words)
+    world.client.writes()
+    world.put_pod(version=30, containerStatuses=container(state={"running": {}}, last=ended))
+    world.told = {"loading": Loading("download", 0, 2 << 30)}  # it has not looked for room yet
+    assert world.run() == Result("unchanged")
+    assert world.client.writes() == [], "each try to start is no news"
+    world.told = {"loading": Loading("download", 4, 2 << 30)}
+    world.run()
+    assert (world.condition("Cached")["reason"], world.condition("Cached")["message"]) == (
+        "Fetching",
+        "node-1: download, 40 % of 2.0 GiB",
+    )
+
+
 def test_another_node_s_trouble_is_none_of_the_model_s() -> None:
     world = tuned_world()
     agent_acts(world)

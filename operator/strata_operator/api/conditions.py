@@ -19,6 +19,8 @@ DEGRADED = "Degraded"
 # Reasons of a new spec that waits for its preflight, and of one whose preflight has trouble.
 PREFLIGHT = "Preflight"
 PREFLIGHT_FAILED = "PreflightFailed"
+# Of a pod whose engine ended because a disk cannot be written or has no room; the node's cache, mostly.
+STORAGE_FAILED = "StorageFailed"
 
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 _REASON_LIMIT = 128  # characters; the CRD allows more, an event does not

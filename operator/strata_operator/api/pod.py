@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strata_operator.api.conditions import Trouble, having, reason, shorten
+from strata_operator.api.conditions import STORAGE_FAILED, Trouble, having, reason, shorten
 from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.names import (
     ENGINE,
@@ -17,6 +17,8 @@ from strata_operator.api.names import (
     REVISION_ANNOTATION,
     ROLE_LABEL,
 )
+
+_STORAGE_EXIT_CODE = 3  # of the engine's, see docs/cli.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def _ended(ended: Mapping[str, Any]) -> Trouble:
     said = shorten((ended.get("message") or "").strip())
     code = ended.get("exitCode")
     return Trouble(
-        "EngineFailed", said or f"the engine ended with exit code {code} and left no message; see kubectl logs"
+        STORAGE_FAILED if code == _STORAGE_EXIT_CODE else "EngineFailed",
+        said or f"the engine ended with exit code {code} and left no message; see kubectl logs",
     )
 
 

@@ -9,6 +9,7 @@ from strata_operator.api.pod import Pod, warned
 from tests.operator.samples import container, pod_object
 
 TERMINATED = {"terminated": {"exitCode": 2, "reason": "Error", "message": "no such model\n"}}
+NO_ROOM = {"terminated": {"exitCode": 3, "reason": "Error", "message": "no room"}}
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
 
 
@@ -25,6 +26,7 @@ def trouble(**status: Any) -> Trouble | None:
             container(state={"running": {}}, last=TERMINATED), Trouble("EngineFailed", "no such model"), id="runs again"
         ),
         pytest.param(container(ready=True, state={"running": {}}, last=TERMINATED), None, id="recovered"),
+        pytest.param(container(state=NO_ROOM), Trouble("StorageFailed", "no room"), id="the disk is at fault"),
         pytest.param(container(state={"running": {}}), None, id="loads"),
         pytest.param(container(state={"waiting": {"reason": "ContainerCreating"}}), None, id="is created"),
     ],
