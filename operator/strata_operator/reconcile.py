@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from strata_operator import cached, rollout, tuning
+from strata_operator import cached, eviction, rollout, tuning
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import Trouble, shorten
@@ -153,6 +153,7 @@ class Reconciler:
             trouble = None
             if model.wanted_replicas:
                 memory = rollout.after_success(memory, target.revision, model.generation, obj["spec"])
+        stranded = eviction.stranded(model, target.desired["Deployment"]["spec"]["template"]["spec"], observed, fit)
         new = statuses.status(
             model,
             target.desired,
@@ -162,11 +163,14 @@ class Reconciler:
             tuned,
             memory=memory,
             trouble=trouble,
+            stays=stranded.stays,
             previous=obj["status"],
             now=self._clock(),
         )
         pause = self._pause(key, new, obj["status"])
         changed = pause is None and self._tell(obj, new)
+        if stranded.leaves is not None:
+            self._evict(obj["metadata"], stranded.leaves)
         if outcome.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)
         waits = [CREATING_SECONDS] if creating else []
@@ -237,6 +241,19 @@ class Reconciler:
                 self._cache.note_applied(Child.of(action.kind, answer))
                 self._cache.put(action.kind, answer)
         return wanted
+
+    def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
+        """Raises UnavailableError where somebody's budget keeps the pod for now."""
+        try:
+            self._client.evict(pod.namespace, pod.name, pod.uid)
+        except MissingError:
+            return  # its watch has not told yet
+        except RefusedError as error:
+            words = f"pod {pod.name} stays on node {pod.node}, which is not healthy: {shorten(error.answer)}"
+            self._outbox.add(metadata, [Event("Warning", "EvictionRefused", words)])
+            return
+        words = f"pod {pod.name} leaves node {pod.node}, which is not healthy, for another has a matching card free"
+        self._outbox.add(metadata, [Event("Warning", "Evicted", words)])
 
     def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, is_heeded: bool) -> bool:
         """Have the nodes' StrataNodes hold those wishes of the model and no others; whether anything was written.

@@ -70,13 +70,14 @@ def status(
     *,
     memory: Memory,
     trouble: Trouble | None,
+    stays: str = "",
     previous: Status,
     now: datetime,
 ) -> dict[str, Any]:
     """The whole status. ``observed`` is the state after the plan's actions, as far as it is known.
 
     ``desired`` is what is served: after a failed roll-out, of which ``memory`` tells, what was before it. ``trouble``
-    is what stands in the way of that.
+    is what stands in the way of that. ``stays``: why pods do not leave a node that is not healthy.
     """
     deployment = own_deployment(model, observed)
     there = known(model, revision_of(desired["Deployment"]), observed, previous)
@@ -91,7 +92,7 @@ def status(
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
-        _degraded(trouble, ailing(model, observed)),
+        _degraded(trouble, ailing(model, observed), stays),
     ]
     return {
         **_written(verdicts, generation=model.generation, previous=previous, now=now),
@@ -233,10 +234,11 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
     return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
 
 
-def _degraded(trouble: Trouble | None, ill: Trouble | None) -> Condition:
+def _degraded(trouble: Trouble | None, ill: Trouble | None, stays: str) -> Condition:
     """``ill``: what is wrong with nodes. It may be why pods fail there, and pods that serve may fail soon."""
     if trouble and ill:
-        return Condition(DEGRADED, True, trouble.reason, f"{trouble.message}; {ill.message}")
+        words = "; ".join(filter(None, (trouble.message, ill.message, stays)))
+        return Condition(DEGRADED, True, trouble.reason, words)
     if trouble or ill:
         one = trouble or ill
         assert one is not None

@@ -9,7 +9,7 @@ import pytest
 
 from strata_operator import reconcile
 from strata_operator.api.conditions import find
-from strata_operator.api.errors import LeavingError, RefusedError, UnavailableError
+from strata_operator.api.errors import ApiError, LeavingError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import REVISION_ANNOTATION
@@ -401,8 +401,64 @@ def test_an_engine_that_fails_beside_a_lost_card_says_both() -> None:
     degraded = world.condition("Degraded")
     assert degraded["reason"] == "EngineFailed"
     assert degraded["message"].startswith("no CUDA device")
-    assert degraded["message"].endswith("; node node-1 is not healthy: card GPU-1: XID 79")
+    words = (
+        "; node node-1 is not healthy: card GPU-1: XID 79; m-1 stays there, for no other node has a matching card free"
+    )
+    assert degraded["message"].endswith(words)
     assert world.condition("Ready")["reason"] == degraded["reason"]
+    world.client.writes()
+    assert world.run().outcome == "unchanged"
+    assert world.client.writes() == []
+
+
+def stranded_world() -> World:
+    """A pod fails where the card is lost, and another node has a card free."""
+    world = tuned_world()
+    fall_ill(world)
+    world.nodes.put("StrataNode", node_object("node-2"))
+    ended = {"terminated": {"exitCode": 2, "message": "no CUDA device"}}
+    world.put_pod(version=30, containerStatuses=container(state=ended))
+    return world
+
+
+def test_a_pod_leaves_a_lost_card_for_one_that_is_free_and_once() -> None:
+    world = stranded_world()
+    world.run()
+    assert world.client.evicted == ["m-1"]
+    assert ("Evicted", "pod m-1 leaves node node-1, which is not healthy, for another has a matching card free") in (
+        world.client.told()
+    )
+    leaving = pod_object("m-1", version=40)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    world.cache.put("Pod", leaving)
+    world.run()
+    world.cache.remove("Pod", leaving)
+    world.run()
+    assert world.client.evicted == ["m-1"]
+    assert world.condition("Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        pytest.param(MissingError("gone", status=404), None, id="it has gone meanwhile"),
+        pytest.param(RefusedError("no", status=403, answer="a webhook says no"), "EvictionRefused", id="refused"),
+    ],
+)
+def test_an_eviction_that_comes_to_nothing_leaves_the_status_as_true(error: ApiError, event: str | None) -> None:
+    world = stranded_world()
+    world.client.failing["evict Pod"] = error
+    world.run()
+    assert world.condition("Degraded")["reason"] == "EngineFailed"
+    assert [reason for reason in world.client.events() if reason.startswith("Evict")] == ([event] if event else [])
+
+
+def test_somebody_s_budget_that_keeps_the_pod_is_asked_again_after_the_status_is_told() -> None:
+    world = stranded_world()
+    world.client.failing["evict Pod"] = UnavailableError("the disruption budget needs 1 healthy pod", status=429)
+    with pytest.raises(UnavailableError):
+        world.run()
+    assert world.condition("Degraded")["reason"] == "EngineFailed"
 
 
 def test_a_cache_without_room_is_told_with_its_place_and_goes_on_by_itself() -> None:

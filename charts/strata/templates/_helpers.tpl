@@ -97,6 +97,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# Pods that cannot serve leave a node whose cards are not healthy.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 - apiGroups: [""]
   resources: [events]
   verbs: [get, list, create, patch]

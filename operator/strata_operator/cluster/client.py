@@ -181,6 +181,16 @@ class Client:
         """Raises MissingError where there is no such object. It may live on for a while."""
         self._call("DELETE", RESOURCES[kind].path(namespace, name), verb="delete")
 
+    def evict(self, namespace: str, name: str, uid: str) -> None:
+        """Have that very pod end. Raises UnavailableError with status 429 where a PodDisruptionBudget keeps it now."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        self._call("POST", RESOURCES["Pod"].path(namespace, name, "eviction"), body=body, verb="create")
+
     def merge(self, kind: str, namespace: str | None, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
         """JSON merge patch. With a ``metadata.resourceVersion`` in it, one that is too old raises UnavailableError."""
         path = RESOURCES[kind].path(namespace, name)

@@ -37,6 +37,9 @@ def used(calls: Iterable[str]) -> set[tuple[str, str]]:
     found = set()
     for call in calls:
         verb, *_, kind = call.split()
+        if verb == "evict":
+            found.add(("create", "pods/eviction"))
+            continue
         resource = RESOURCES[kind].plural + ("/status" if "status" in call else "")
         found.add((VERBS.get(verb, verb), resource))
     return found

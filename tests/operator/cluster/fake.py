@@ -24,6 +24,7 @@ class FakeClient:
         self.losing: set[str] = set()
         self.calls: list[str] = []
         self.merged: list[Mapping[str, Any]] = []  # patches, in order
+        self.evicted: list[str] = []  # names of pods
         self.version = 100
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.wishes: dict[str, dict[str, list[Any]]] = {}  # on each StrataNode, by field manager
@@ -145,6 +146,10 @@ class FakeClient:
         self._call("delete", kind)
         if self.objects.pop((kind, namespace or "", name), None) is None:
             raise MissingError(f"{kind} {name} is not there", status=404)
+
+    def evict(self, namespace: str, name: str, uid: str) -> None:
+        self._call("evict", "Pod")
+        self.evicted.append(name)
 
     def _written(self, key: tuple[str, str, str], obj: dict[str, Any]) -> None:
         self.version += 1

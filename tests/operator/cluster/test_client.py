@@ -138,6 +138,15 @@ def test_requests_are_counted_by_verb_and_status() -> None:
     assert counted == [("get", 404), ("create", 200), ("patch", 200), ("apply", 200)]
 
 
+def test_an_eviction_is_of_the_very_pod() -> None:
+    with ScriptedServer(lambda request: Answer(status=201, body={})) as server:
+        server.client().evict("ns", "m-1", "uid-1")
+    (asked,) = server.requests
+    assert (asked.method, asked.path) == ("POST", "/api/v1/namespaces/ns/pods/m-1/eviction")
+    assert asked.body["deleteOptions"] == {"preconditions": {"uid": "uid-1"}}
+    assert (asked.body["kind"], asked.body["metadata"]["name"]) == ("Eviction", "m-1")
+
+
 EVENTS: list[dict[str, Any]] = [
     {"type": "ADDED", "object": {"metadata": {"name": "ä" * 3000}}},
     {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}},

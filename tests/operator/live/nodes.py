@@ -37,6 +37,13 @@ class GpuNodes:
         condition = {**said, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": generation}
         self._patch_status(name, {"observedGeneration": generation, "conditions": [condition]})
 
+    def lose_card(self, name: str) -> None:
+        """The agent sees a card fall off the bus, says so and taints its node."""
+        ill = {"type": "Healthy", "status": "False", "reason": "GpuLost", "message": "card GPU-1: XID 79"}
+        condition = {**ill, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+        self.cluster.kubectl("taint", "node", name, "strata.ai/gpu-unhealthy=:NoSchedule")
+        self._patch_status(name, {"conditions": [condition]})
+
     def edit(self, name: str, wishes: list[dict[str, Any]]) -> None:
         """As somebody with kubectl would."""
         patch = json.dumps({"spec": {"tuning": {"models": wishes}}})

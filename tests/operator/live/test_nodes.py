@@ -44,6 +44,21 @@ def nodes_of(models: Models) -> list[str | None]:
     return [pod["spec"].get("nodeName") for pod in pods(models)]
 
 
+def fail(models: Models, pod: dict[str, Any]) -> None:
+    """As its kubelet tells of an engine that finds no card."""
+    ended = {"exitCode": 2, "reason": "Error", "message": "no CUDA device"}
+    engine = {
+        **pod["status"]["containerStatuses"][0],
+        "ready": False,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": ended},
+    }
+    others = [one for one in pod["status"]["conditions"] if one["type"] not in ("Ready", "ContainersReady")]
+    patch = {"containerStatuses": [engine], "conditions": [*others, {"type": "Ready", "status": "False"}]}
+    where = ("patch", "pod", pod["metadata"]["name"], "--subresource=status", "--type=merge")
+    models.kubectl(*where, "-p", json.dumps({"status": patch}))
+
+
 def deployed(models: Models, name: str) -> dict[str, Any]:
     return dict(models.get("deployment", name)["spec"])
 
@@ -125,6 +140,28 @@ def test_the_only_card_is_freed_after_what_follows_is_there(models: Models, gpu_
 
     # A preflight goes with the spec that it was of.
     eventually(lambda: job["metadata"]["name"] not in jobs(), 60, jobs)
+
+
+def test_a_pod_whose_card_is_lost_goes_where_one_is_free_and_stays_as_long_as_none_is(
+    models: Models, gpu_nodes: GpuNodes
+) -> None:
+    node = gpu_nodes.add()
+    models.apply("stranded", **QWEN)
+    models.wait_for("stranded", "Ready", "True")
+    (pod,) = pods(models)
+    gpu_nodes.lose_card(node)
+    assert models.wait_for("stranded", "Degraded", "True", "GpuLost")
+    assert models.condition("stranded", "Ready")["status"] == "True"  # it answers all the same
+    fail(models, pod)
+    told = models.wait_for("stranded", "Degraded", "True", "EngineFailed")["message"]
+    assert told.endswith(f"{pod['metadata']['name']} stays there, for no other node has a matching card free")
+    assert [one["metadata"]["uid"] for one in pods(models)] == [pod["metadata"]["uid"]]
+    other = gpu_nodes.add()
+    eventually(lambda: nodes_of(models) == [other], 60, lambda: models.describe("stranded"))
+    models.wait_for("stranded", "Ready", "True")
+    assert models.condition("stranded", "Degraded")["status"] == "False"
+    assert f"leaves node {node}" in models.wait_for_event("stranded", "Evicted")["message"]
+    assert models.times("stranded", "Evicted") == 1
 
 
 def test_nodes_get_the_weights_though_no_pod_runs(models: Models, gpu_nodes: GpuNodes) -> None:
