@@ -12,6 +12,7 @@ from strata import quant
 from strata.config import DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import HardwareError
 from strata.kernels.attention import reference, sdpa
+from strata.kernels.rows import MAX_QUANTIZED_ROWS
 from strata.request import SamplingParams
 from strata.runner.runner import Runner
 from strata.sampling.sampler import Sampler
@@ -134,7 +135,7 @@ def test_a_graph_gives_the_bits_that_a_step_without_it_gives(tmp_path: Path, exp
     if not with_graphs.model.can_capture:
         pytest.skip("the kernels of this card cannot be captured")
     for num_seqs in (1, 2, 4):
-        texts = [[(7 * i + n) % 90 + 2 for n in range(3 + 14 * i)] for i in range(num_seqs)]
+        texts = [[(7 * i + n) % 90 + 2 for n in range(MAX_QUANTIZED_ROWS + 3 + 14 * i)] for i in range(num_seqs)]
         tables = [list(range(8 * i, 8 * i + 8)) for i in range(num_seqs)]
         start = [0] * num_seqs
         for _ in range(20):
@@ -147,7 +148,7 @@ def test_a_graph_gives_the_bits_that_a_step_without_it_gives(tmp_path: Path, exp
             found, expected = with_graphs.run(batch), without.run(batch)
             if start[0] == 0:
                 # Filled up, and products over more rows add up in another order; a router that wavers may then choose
-                # another expert for one of them.
+                # another expert for one of them. Both steps have too many tokens to round activations to 8 bits.
                 errors = (found.logits - expected.logits).norm(dim=-1) / expected.logits.norm(dim=-1)
                 assert errors.median() < 0.02
                 with_graphs.pool.tensor.copy_(without.pool.tensor)
