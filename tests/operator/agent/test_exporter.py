@@ -99,7 +99,7 @@ def test_faults_are_counted_over_turns(shown: Shown) -> None:
 
 
 def test_the_rule_for_joules_per_token_joins_what_agent_and_engines_show(shown: Shown) -> None:
-    expression = (CHART / "templates" / "agent-prometheusrule.yaml").read_text().partition("expr: |")[2]
+    expression = (CHART / "files" / "rules.yaml").read_text().partition("expr: |")[2]
     shown.world.turn()
     engine = Metrics(cast("Engine", None), model_name="m").generation_tokens
     relabeled = monitor(model())["spec"]["podMetricsEndpoints"][0]["relabelings"]
