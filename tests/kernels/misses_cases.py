@@ -45,7 +45,7 @@ def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str
         copy_sources=torch.zeros(num_slots, dtype=torch.int64),
         copy_targets=torch.zeros(num_slots, dtype=torch.int64),
         count=torch.zeros(1, dtype=torch.int32),
-        scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32),
+        scratch=torch.zeros(2 * num_experts, dtype=torch.int32),
     )
     return to(table, device)
 

@@ -14,12 +14,7 @@ from tests.kernels.misses_cases import make_table
 
 def make_ahead(num_ahead: int) -> Ahead:
     """Nothing is on its way."""
-    return Ahead(
-        slots=(1 << 20) + 4096 * torch.arange(num_ahead),
-        experts=torch.full((num_ahead,), -1, dtype=torch.int32),
-        sources=torch.zeros(num_ahead, dtype=torch.int64),
-        count=torch.zeros(1, dtype=torch.int32),
-    )
+    return Ahead.none((1 << 20) + 4096 * torch.arange(num_ahead))
 
 
 def call_guess_routed(ids: Tensor, shares: Tensor, table: MissTable, ahead: Ahead) -> tuple[MissTable, Ahead]:

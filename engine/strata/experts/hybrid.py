@@ -352,7 +352,7 @@ class Hybrid:
             copy_sources=torch.zeros(num_slots, dtype=torch.int64, device=device),
             copy_targets=torch.zeros(num_slots, dtype=torch.int64, device=device),
             count=torch.zeros(1, dtype=torch.int32, device=device),
-            scratch=torch.zeros(3 * max(num_experts, num_slots), dtype=torch.int32, device=device),
+            scratch=torch.zeros(2 * num_experts, dtype=torch.int32, device=device),
         )
         table.addresses[:num_slots] = table.slots
         stay = slice(self._cpu.num_host, self._cpu.num_host + self._cpu.num_fixed)

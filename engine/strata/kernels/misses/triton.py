@@ -1,11 +1,12 @@
 """Which experts are fetched and which the CPU computes, decided on the card, and the request that tells the CPU.
 
-One program: it finds the experts that the step needs and VRAM does not have, gives the hottest of them the coldest
-slots, lists what must be copied, and leaves the other experts to the CPU: their numbers, the tokens and the shares go
-into a mailbox in pinned host memory (``strata.native.mailbox``), its request last. Lists of experts and slots are held
-in registers; to turn one into the other they pass through ``scratch``.
+One program: it finds the experts that the step needs and VRAM does not have, and leaves some of them to the CPU: their
+numbers, the tokens and the shares go into a mailbox in pinned host memory (``strata.native.mailbox``), its request
+last. The others, the hottest, get the coldest slots, and what must be copied is listed. Lists of experts and slots are
+held in registers; to turn one into the other they pass through ``scratch``.
 
-    heat, missing, free slots -> ranks (each against each) -> lists -> addresses -> what is left -> mailbox
+    heat, missing, free slots -> ranks (each against each) -> what is left -> mailbox
+                                                           -> lists -> addresses
 """
 
 from __future__ import annotations
@@ -118,42 +119,55 @@ def share_out_kernel(
     pair = tl.arange(0, P)
     paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
+    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
     expert = tl.arange(0, E)
     known = expert < EXPERTS
-    needed = tl.max((ids[:, None] == expert[None, :]).to(tl.int32), 0)
-    heat = tl.load(heat_ptr + expert, mask=known, other=0.0) * DECAY + needed
-    tl.store(heat_ptr + expert, heat, mask=known)
     address = tl.load(addresses_ptr + expert, mask=known, other=1)
-    missing = (needed > 0) & (address == 0)
-    num_missing = tl.sum(missing.to(tl.int32), 0)
-    fetchable = missing & (tl.load(sources_ptr + expert, mask=known, other=0) != 0)
-    num_fetchable = tl.sum(fetchable.to(tl.int32), 0)
-
+    source = tl.load(sources_ptr + expert, mask=known, other=0)
+    heat = tl.load(heat_ptr + expert, mask=known, other=0.0)
+    fetches = tl.load(fetches_ptr + 1 + expert, mask=known, other=0)
     slot = tl.arange(0, S)
     there = slot < SLOTS
     owner = tl.load(owners_ptr + slot, mask=there, other=-1)
     owned = there & (owner >= 0)
-    tl.store(scratch_ptr + expert, needed, mask=known)
-    tl.debug_barrier()
-    in_use = tl.load(scratch_ptr + owner, mask=owned, other=0) > 0
-    owner_heat = tl.load(heat_ptr + owner, mask=owned, other=-1.0)
-    free = there & (in_use == 0)
-    num_free = tl.sum(free.to(tl.int32), 0)
-    count = tl.minimum(tl.minimum(tl.load(fetches_ptr + num_missing), num_free), num_fetchable)
+    owner_heat = tl.load(heat_ptr + owner, mask=owned, other=0.0) * DECAY
 
+    is_expert = ids[:, None] == expert[None, :]
+    needed = tl.max(is_expert.to(tl.int32), 0)
+    missing = (needed > 0) & (address == 0)
+    num_missing = tl.sum(missing.to(tl.int32), 0)
+    fetchable = missing & (source != 0)
+    num_fetchable = tl.sum(fetchable.to(tl.int32), 0)
+    in_use = tl.max((ids[:, None] == owner[None, :]).to(tl.int32), 0) > 0
+    free = there & ~(in_use & owned)
+    num_free = tl.sum(free.to(tl.int32), 0)
+    planned = tl.sum(tl.where(expert + 1 == num_missing, fetches, 0), 0)
+    count = tl.minimum(tl.minimum(planned, num_free), num_fetchable)
     # Each one's place in line: how many of its kind go before it.
+    heat = heat * DECAY + needed
     expert_rank = _rank(-heat, fetchable, expert)
-    slot_rank = _rank(owner_heat, free, slot)
     fetched = fetchable & (expert_rank < count)
+
+    if DEPTH > 0:  # first of all: the CPU takes longest
+        left = (needed > 0) & (address == 0) & ~fetched
+        is_left = tl.max((is_expert & left[None, :]).to(tl.int32), 1) > 0
+        tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(is_left, ids, -1), mask=paired)
+        tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
+        tl.store(number_ptr, number)
+        send(mail, number, layer, tokens, KIND, pair)
+
+    slot_rank = _rank(tl.where(owned, owner_heat, -1.0), free, slot)
     emptied = free & (slot_rank < count)
+    tl.debug_barrier()  # all is read
+    tl.store(heat_ptr + expert, heat, mask=known)
     tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=emptied & owned)
-    tl.store(scratch_ptr + EXPERTS + expert_rank, expert, mask=fetched)
-    tl.store(scratch_ptr + 2 * EXPERTS + slot_rank, slot, mask=emptied)
+    tl.store(scratch_ptr + expert_rank, expert, mask=fetched)
+    tl.store(scratch_ptr + EXPERTS + slot_rank, slot, mask=emptied)
     tl.debug_barrier()
     place = tl.arange(0, S)
     filled = place < count
-    newcomer = tl.load(scratch_ptr + EXPERTS + place, mask=filled, other=0)
-    target_slot = tl.load(scratch_ptr + 2 * EXPERTS + place, mask=filled, other=0)
+    newcomer = tl.load(scratch_ptr + place, mask=filled, other=0)
+    target_slot = tl.load(scratch_ptr + EXPERTS + place, mask=filled, other=0)
     target = tl.load(slots_ptr + target_slot, mask=filled, other=0)
     tl.store(copy_sources_ptr + place, tl.load(sources_ptr + newcomer, mask=filled, other=0), mask=filled)
     tl.store(copy_targets_ptr + place, target, mask=filled)
@@ -164,15 +178,6 @@ def share_out_kernel(
     tl.store(counters_ptr + NEEDED, tl.load(counters_ptr + NEEDED) + num_needed)
     tl.store(counters_ptr + IN_VRAM, tl.load(counters_ptr + IN_VRAM) + num_needed - num_missing)
     tl.store(counters_ptr + FETCHED, tl.load(counters_ptr + FETCHED) + count)
-    tl.debug_barrier()
-
-    if DEPTH > 0:
-        found = tl.load(addresses_ptr + ids, mask=paired, other=1) != 0
-        shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
-        tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(found, -1, ids), mask=paired)
-        tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
-        tl.store(number_ptr, number)
-        send(mail, number, layer, tokens, KIND, pair)
 
 
 def plain_or_quantized(inner: QuantizedRows | Tensor) -> tuple[Tensor, Tensor]:

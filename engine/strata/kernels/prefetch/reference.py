@@ -40,6 +40,7 @@ def _fetch_best(scores: Mapping[int, float], table: MissTable, ahead: Ahead) -> 
     missing = [expert for expert in scores if int(table.addresses[expert]) == 0 and int(table.sources[expert])]
     best = sorted(missing, key=lambda expert: (-scores[expert], expert))[: len(ahead.slots)]
     ahead.experts.fill_(-1)
+    ahead.targets.copy_(ahead.slots)
     for place, expert in enumerate(best):
         ahead.experts[place] = expert
         ahead.sources[place] = table.sources[expert]

@@ -1,7 +1,7 @@
 """Which experts are fetched before their layer asks for them, and what becomes of them, decided on the card.
 
 One program each. The two guesses run beside the layer before, on a stream of their own; ``admit`` runs once the layer
-has chosen, before ``misses.triton.share_out``, which then finds what came in time in VRAM:
+has chosen, before ``misses.triton.share_out``, which then finds what is on its way in VRAM:
 
     scores of all experts -> the best that VRAM has not -> what is copied        guess_routed, guess_recent
     needed and there -> the coldest slots that are not needed -> swapped         admit
@@ -45,8 +45,10 @@ def _guess(seen: Tensor, shares: Tensor | None, least: int, table: MissTable, ah
         shares,
         table.addresses,
         table.sources,
+        ahead.slots,
         ahead.experts,
         ahead.sources,
+        ahead.targets,
         ahead.count,
         table.counters,
         seen.numel(),
@@ -69,8 +71,10 @@ def guess_kernel(
     shares_ptr,
     addresses_ptr,
     sources_ptr,
+    ahead_slots_ptr,
     ahead_experts_ptr,
     ahead_sources_ptr,
+    ahead_targets_ptr,
     count_ptr,
     counters_ptr,
     pairs,
@@ -100,6 +104,7 @@ def guess_kernel(
         found = best < E
         tl.store(ahead_experts_ptr + place, tl.where(found, best, -1))
         tl.store(ahead_sources_ptr + place, tl.load(sources_ptr + best, mask=found, other=0))
+        tl.store(ahead_targets_ptr + place, tl.load(ahead_slots_ptr + place))
         likely &= expert != best
         count += found.to(tl.int32)
     tl.store(count_ptr, count)
