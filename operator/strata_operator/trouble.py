@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from strata_operator import placement
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import PREFLIGHT, STORAGE_FAILED, Trouble
+from strata_operator.api.conditions import PREFLIGHT, Trouble
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import HASH_ANNOTATION
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.plan import Manifest, Plan
 from strata_operator.render import revision_of
-from strata_operator.render.config import CACHE_MOUNT
 
 _NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 
@@ -55,17 +54,15 @@ def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: 
     pods = current_pods(desired["Deployment"], observed.pods)
     if sum(not pod.failed for pod in pods) >= model.wanted_replicas:
         pods = [pod for pod in pods if not pod.failed]  # others took the place of those
-    troubles = [(pod.trouble, pod.node) for pod in pods if pod.trouble]
+    troubles = [pod.trouble for pod in pods if pod.trouble]
     stops_first = deployment is not None and deployment.rollout is not None and not deployment.rollout.surge
     surplus = stops_first and sum(not pod.failed for pod in observed.pods) > model.wanted_replicas
     if surplus or any(pod.deleting for pod in observed.pods):
         # The new pod waits for what an old one still holds.
-        troubles = [(trouble, node) for trouble, node in troubles if trouble.reason != "Unschedulable"]
+        troubles = [trouble for trouble in troubles if trouble.reason != "Unschedulable"]
     if not troubles:
         return None
-    first, node = min(troubles, key=lambda pair: (pair[0].reason, pair[0].message, pair[1] or ""))
-    if first.reason == STORAGE_FAILED:
-        return _no_room(model, first, node)
+    first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
     return _unschedulable(model, first) if first.reason == "Unschedulable" else first
 
 
@@ -78,12 +75,6 @@ def ailing(model: StrataModel, observed: Observed) -> Trouble | None:
     if not told:
         return None
     return Trouble(told[0][1].reason, "; ".join(f"node {name} is not healthy: {ill.message}" for name, ill in told))
-
-
-def _no_room(model: StrataModel, trouble: Trouble, node: str | None) -> Trouble:
-    """The engine's words, and what it calls its cache."""
-    words = f"{trouble.message}. {CACHE_MOUNT} is {model.cache_host_path} of node {node}: make room there"
-    return Trouble(trouble.reason, f"{words}, and the next try, within five minutes, goes on by itself")
 
 
 def _unschedulable(model: StrataModel, trouble: Trouble) -> Trouble:

@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_says_what_it_lacks_and_goes_on_once_there_is_room(
         found = re.search(r"has ([\d.]+) GB free; ([\d.]+) GB more are needed", told)
         assert found is not None, told
         assert float(found[1]) < float(found[2])
-        assert f"is {DISK} of node {cluster.node}: make room there" in told
+        assert f"The cache is {DISK} of node {cluster.node}; once it has room" in told
         assert conditions(state)["Degraded"]["message"] == told
         whole = cluster.on_node("find", DISK, "-name", "*.gguf", "-o", "-name", "config.json")
         assert whole.split() == [], "half a file or store has no such name"

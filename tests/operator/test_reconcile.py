@@ -81,7 +81,7 @@ class World:
         template = self.client.objects["Deployment", *KEY]["spec"]["template"]
         revision = template["metadata"]["annotations"][REVISION_ANNOTATION]
         obj = pod_object(name, revision=revision, version=version, **status)
-        obj["spec"]["containers"] = template["spec"]["containers"]
+        obj["spec"] |= {part: template["spec"][part] for part in ("containers", "volumes")}
         self.cache.put("Pod", obj)
 
     def condition(self, kind: str) -> Any:
@@ -468,8 +468,8 @@ def test_a_cache_without_room_is_told_with_its_place_and_goes_on_by_itself() -> 
     world.put_pod(containerStatuses=container(state=ended))
     world.run()
     words = (
-        "/var/lib/strata/stores has 1 GB free; the store needs 2 GB. /var/lib/strata is /srv/strata of node node-1: "
-        "make room there, and the next try, within five minutes, goes on by itself"
+        "/var/lib/strata/stores has 1 GB free; the store needs 2 GB. The cache is /srv/strata of node node-1; once it "
+        "has room, the next try goes on by itself"
     )
     for kind, status in (("Degraded", "True"), ("Cached", "False"), ("Ready", "False")):
         condition = world.condition(kind)
@@ -717,6 +717,7 @@ def trial(world: World, version: int, phase: str, **status: Any) -> None:
     *_, job = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
     obj = pod_object(f"{job['metadata']['name']}-x", version=version, phase=phase, **status)
     obj["metadata"] |= job["spec"]["template"]["metadata"]
+    obj["spec"]["volumes"] = job["spec"]["template"]["spec"]["volumes"]
     obj["spec"]["nodeName"] = obj["metadata"]["annotations"]["strata.ai/node"]
     world.cache.put("Pod", obj)
 
@@ -858,6 +859,19 @@ def test_nodes_are_kept_warm_one_after_the_other_though_no_pod_runs() -> None:
     assert [message for reason, message in world.client.told() if reason == "Warming"] == [
         f"fetches and converts the weights on node-{number} ahead of any pod there" for number in (1, 2, 3)
     ]
+
+
+def test_what_a_job_has_no_room_for_is_told_as_of_any_pod() -> None:
+    world = World(**GPU, suspend=True, cache={"keepWarm": True})
+    world.nodes.put("StrataNode", node_object("node-1"))
+    world.run()
+    ended = {"terminated": {"exitCode": 3, "message": "1 GB free; 2 GB more are needed"}}
+    trial(world, 30, "Failed", containerStatuses=container(state=ended))
+    world.run()
+    cached = world.condition("Cached")
+    assert (cached["status"], cached["reason"]) == ("False", "StorageFailed")
+    assert cached["message"].startswith("node-1: a Job cannot fetch the weights: StorageFailed: 1 GB free; 2 GB more")
+    assert "The cache is /var/lib/strata of node node-1" in cached["message"]
 
 
 def test_what_fits_nowhere_is_kept_warm_nowhere() -> None:

@@ -15,6 +15,7 @@ ROLE_LABEL = "strata.ai/role"  # on pods that do not serve: what they are for
 NODE_ANNOTATION = "strata.ai/node"  # on such pods: the node that they are meant for
 GPU_RESOURCE = "nvidia.com/gpu"
 ENGINE = "engine"  # the container's name
+CACHE = "cache"  # the name of the volume that the node keeps
 
 _NAME_LIMIT = 52  # of 63: a Deployment's pods get a suffix of up to 11 characters
 

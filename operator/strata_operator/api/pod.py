@@ -10,6 +10,7 @@ from typing import Any
 from strata_operator.api.conditions import STORAGE_FAILED, Trouble, having, reason, shorten
 from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.names import (
+    CACHE,
     ENGINE,
     GPU_RESOURCE,
     MODEL_LABEL,
@@ -61,6 +62,7 @@ class Pod:
         containers: list[dict[str, Any]] = status.get("containerStatuses") or []
         container = next((one for one in containers if one.get("name") == ENGINE), {})
         role = (metadata.get("labels") or {}).get(ROLE_LABEL, "")
+        spec = obj.get("spec") or {}
         scheduled = having(status.get("conditions"), "PodScheduled", "True")
         return cls(
             namespace=metadata["namespace"],
@@ -69,17 +71,17 @@ class Pod:
             resource_version=int(metadata["resourceVersion"]),
             model=(metadata.get("labels") or {}).get(MODEL_LABEL, ""),
             revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION),
-            node=(obj.get("spec") or {}).get("nodeName"),
+            node=spec.get("nodeName"),
             since=next((one.get("lastTransitionTime", "") for one in scheduled), ""),
             ready=bool(container.get("ready")),
             running="running" in (container.get("state") or {}),
             deleting="deletionTimestamp" in metadata,
             failed=status.get("phase") == "Failed",
-            trouble=_trouble(status, container, finishes=bool(role)),
+            trouble=_with_place(_trouble(status, container, finishes=bool(role)), spec),
             role=role,
             meant_for=(metadata.get("annotations") or {}).get(NODE_ANNOTATION, ""),
             succeeded=status.get("phase") == "Succeeded",
-            gpus=_gpus(obj.get("spec") or {}),
+            gpus=_gpus(spec),
             ends_by=metadata.get("deletionTimestamp", ""),
             address=status.get("podIP") or "",
         )
@@ -148,6 +150,16 @@ def _ended(ended: Mapping[str, Any]) -> Trouble:
         STORAGE_FAILED if code == _STORAGE_EXIT_CODE else "EngineFailed",
         said or f"the engine ended with exit code {code} and left no message; see kubectl logs",
     )
+
+
+def _with_place(trouble: Trouble | None, spec: Mapping[str, Any]) -> Trouble | None:
+    """The engine knows its cache by the path in its container alone."""
+    if trouble is None or trouble.reason != STORAGE_FAILED:
+        return trouble
+    paths = {one["name"]: (one.get("hostPath") or {}).get("path") for one in spec.get("volumes") or ()}
+    path = paths.get(CACHE)
+    place = f"The cache is {path} of node {spec.get('nodeName')}; once it" if path else "Once the cache"
+    return Trouble(trouble.reason, f"{trouble.message}. {place} has room, the next try goes on by itself")
 
 
 def warned(events: Iterable[Mapping[str, Any]]) -> Trouble | None:

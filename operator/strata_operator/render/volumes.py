@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata_operator.api.model import StrataModel
+from strata_operator.api.names import CACHE
 from strata_operator.render.arguments import KEYS_MOUNT, MODEL_MOUNT, source_argument
 from strata_operator.render.config import CACHE_MOUNT
 
@@ -14,11 +15,11 @@ HUGEPAGES_MOUNT = "/dev/hugepages"
 def volumes(model: StrataModel) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The volumes, and the engine's mounts of them. What the engine only reads is mounted read-only."""
     made: list[dict[str, Any]] = [
-        {"name": "cache", "hostPath": {"path": model.cache_host_path, "type": "DirectoryOrCreate"}},
+        {"name": CACHE, "hostPath": {"path": model.cache_host_path, "type": "DirectoryOrCreate"}},
         {"name": "tmp", "emptyDir": {}},
     ]
     mounts: list[dict[str, Any]] = [
-        {"name": "cache", "mountPath": CACHE_MOUNT},
+        {"name": CACHE, "mountPath": CACHE_MOUNT},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
 

@@ -10,6 +10,7 @@ from tests.operator.samples import container, pod_object
 
 TERMINATED = {"terminated": {"exitCode": 2, "reason": "Error", "message": "no such model\n"}}
 NO_ROOM = {"terminated": {"exitCode": 3, "reason": "Error", "message": "no room"}}
+NO_CACHE = Trouble("StorageFailed", "no room. Once the cache has room, the next try goes on by itself")
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
 
 
@@ -26,7 +27,7 @@ def trouble(**status: Any) -> Trouble | None:
             container(state={"running": {}}, last=TERMINATED), Trouble("EngineFailed", "no such model"), id="runs again"
         ),
         pytest.param(container(ready=True, state={"running": {}}, last=TERMINATED), None, id="recovered"),
-        pytest.param(container(state=NO_ROOM), Trouble("StorageFailed", "no room"), id="the disk is at fault"),
+        pytest.param(container(state=NO_ROOM), NO_CACHE, id="the disk is at fault"),
         pytest.param(container(state={"running": {}}), None, id="loads"),
         pytest.param(container(state={"waiting": {"reason": "ContainerCreating"}}), None, id="is created"),
     ],
