@@ -6,14 +6,14 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from strata.bench.calibrate import CalibrationReport
 from strata.cli.main import main
-from strata.experts.hybrid import Hybrid
-from strata.experts.saved import SavedTimes
+from strata.experts import calibration, hybrid
 from strata.kernels.layer import Kernels
 from strata.kernels.operations import REFERENCE
 from strata.runner import runner as runner_module
@@ -39,7 +39,7 @@ REPORT = CalibrationReport(
     expert_bytes=3_000_000,
     fetch_seconds=60e-6,
     seconds_a_layer={1: {0: 40e-6, 1: 62e-6}, 2: {0: 75e-6, 1: 64e-6, 2: 120e-6}},
-    fetches=(0, 0, 1, 2),
+    split=(0, 0, 1, 2),
     step_seconds={"hybrid": 0.005, "fetch": 0.008, "cpu": 0.004},
 )
 
@@ -66,7 +66,7 @@ def moe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def with_kernels(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """As though this were a card; each way is tried for a moment."""
     monkeypatch.setattr(runner_module, "MAX_STEPS", 2)
-    monkeypatch.setattr("strata.experts.calibration._TRIALS", 1)
+    monkeypatch.setattr("strata.experts.times._TRIALS", 1)
     monkeypatch.setattr(runner_module, "kernels_for", lambda device, dtype: kernels)
     monkeypatch.setattr("strata.kernels.select.kernels_for", lambda device, dtype: kernels)
     monkeypatch.setattr(Runner, "load", partial(Runner.load, compute_dtype=torch.float32))
@@ -76,17 +76,16 @@ def test_all_is_measured_anew_and_kept(
     moe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_kernels(CachedKernels(), monkeypatch)
-    calibrated: list[bool] = []
-    original = Hybrid.calibrate
+    anew: list[bool] = []
 
-    def calibrate(self: Hybrid, saved: SavedTimes, *, anew: bool = False) -> None:
-        calibrated.append(anew)
-        original(self, saved, anew=anew)
+    def find_times(*arguments: Any, **options: Any) -> Any:
+        anew.append(options["anew"])
+        return calibration.find_times(*arguments, **options)
 
-    monkeypatch.setattr(Hybrid, "calibrate", calibrate)
+    monkeypatch.setattr(hybrid, "find_times", find_times)
     assert main(["calibrate", moe, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert calibrated == [True]
+    assert anew == [True]
     assert report["num_slots"] == report["facts"]["top_k"] == 2
     assert set(report["seconds_a_layer"]) == {"1", "2"}
     assert set(report["seconds_a_layer"]["2"]) == {"0", "1", "2"}
@@ -103,7 +102,7 @@ def test_all_is_measured_anew_and_kept(
 @pytest.mark.parametrize(
     ("options", "kernels", "message"),
     [
-        pytest.param([], Kernels(REFERENCE, torch.float32), "not shared between PCIe and CPU", id="device"),
+        pytest.param([], Kernels(REFERENCE, torch.float32), "not split between PCIe and CPU", id="device"),
         pytest.param(["--expert-vram-gib", "4"], CachedKernels(), "give less VRAM: --expert-vram-gib 0", id="all fit"),
         pytest.param(["--hugepages", "2Mi"], CachedKernels(), "hugepages is '2Mi'", id="huge pages without a card"),
     ],

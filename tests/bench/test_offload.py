@@ -15,6 +15,8 @@ from strata.bench.offload import Options, Placed
 from strata.bench.report import Moved, Setting, Speed
 from strata.config import DeviceConfig
 from strata.errors import EngineError, HardwareError, OptionError
+from strata.experts.tier import Tier
+from strata.experts.ways import Way, all_ways
 from strata.plan.expect import Place
 from strata.plan.speed import Rates, StepTime
 
@@ -28,28 +30,27 @@ def placed(share: float, way: str, speed: float, pcie: float, cpu: float) -> Pla
     return Placed(share, way, DecodeReport(SETTING, 1, 64, 64, {}, moved, rates, 0.1, 1 / speed))
 
 
-class Tier:
-    """With two plans, which it is told to take."""
+class ThreeWays(Tier):
+    """Each with who guesses and without; it writes down which begin."""
 
-    def __init__(self, plans: dict[str, tuple[int, ...]]) -> None:
-        self._plans = plans
-        self.taken: list[tuple[int, ...]] = []
+    def __init__(self) -> None:
+        self.begun: list[Way] = []
 
-    def plans(self) -> dict[str, tuple[int, ...]]:
-        return self._plans
+    def choices(self) -> tuple[Way, ...]:
+        return all_ways([(0, 1, 1), (0, 1, 2), (0, 0, 0)], "auto", "gpu")
 
-    def share_out(self, plan: tuple[int, ...]) -> None:
-        self.taken.append(plan)
+    def begin(self, way: Way) -> None:
+        self.begun.append(way)
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch, tier: Tier | None, setting: Setting = SETTING, way: str = "hybrid"
+    monkeypatch: pytest.MonkeyPatch, tier: Tier | None, way: Way | None, setting: Setting = SETTING
 ) -> list[tuple[str, str]]:
     """Names of what was measured, and the ways that were predicted."""
     ways: list[str] = []
 
     def measure(loaded: Any, setting: Setting, *sizes: Any) -> DecodeReport:
-        ways.append(setting.place.way if setting.place else "-")
+        ways.append(setting.place.placement if setting.place else "-")
         return placed(0.5, "", 100.0, 0.0, 0.0).report
 
     monkeypatch.setattr(decode, "measure", measure)
@@ -59,16 +60,15 @@ def measured(
 
 
 def test_each_way_is_taken_on_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    tier = Tier({"hybrid": (0, 1, 1), "fetch": (0, 1, 2), "cpu": (0, 0, 0)})
-    assert measured(monkeypatch, tier) == [("auto (hybrid)", "auto"), ("fetch", "fetch"), ("cpu", "cpu")]
-    assert tier.taken == [(0, 1, 2), (0, 0, 0)], "the start's choice first, as it is"
-    names = [name for name, _ in measured(monkeypatch, tier, way="hybrid, prefetch gate")]
+    tier, way = ThreeWays(), Way((0, 1, 1))
+    assert measured(monkeypatch, tier, way) == [("auto (hybrid)", "auto"), ("fetch", "fetch"), ("cpu", "cpu")]
+    assert tier.begun == [Way((0, 1, 2)), Way((0, 0, 0))], "the start's choice first, as it is"
+    names = [name for name, _ in measured(monkeypatch, tier, replace(way, predictor="gate"))]
     assert names == ["auto (hybrid, prefetch gate)", "fetch, prefetch gate", "cpu, prefetch gate"]
 
 
 def test_where_there_is_nothing_to_choose_one_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measured(monkeypatch, Tier({})) == [("auto", "auto")]
-    assert measured(monkeypatch, None, replace(SETTING, place=Place(1.0))) == [("all in VRAM", "auto")]
+    assert measured(monkeypatch, Tier(), None, replace(SETTING, place=Place(1.0))) == [("all in VRAM", "auto")]
 
 
 def test_a_line_has_rates_and_the_verdict_its_reasons() -> None:

@@ -16,6 +16,8 @@ from strata.experts import cpu
 from strata.experts.hybrid import Hybrid
 from strata.experts.prefetch import PREDICTORS
 from strata.experts.resident import Resident
+from strata.experts.splits import plain_split
+from strata.experts.ways import Split, Way
 from strata.kernels.layer import Kernels, Router, Scored
 from strata.kernels.matrix import SILU
 from strata.kernels.router.reference import route
@@ -88,15 +90,21 @@ def choose(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("routed_on", ["gpu", "cpu"])
 @pytest.mark.parametrize("predictor", ["off", *PREDICTORS])
-@pytest.mark.parametrize("way", ["fetch", "cpu", "hybrid"])
+@pytest.mark.parametrize(
+    "split",
+    [
+        *(pytest.param(plain_split(placement, NUM_EXPERTS), id=placement) for placement in ("fetch", "cpu", "hybrid")),
+        pytest.param((0,) * (TOP_K + 1) + (1,) * (NUM_EXPERTS - TOP_K), id="fetched for several tokens alone"),
+    ],
+)
 @pytest.mark.parametrize("slots", [pytest.param(1, id="one slot"), pytest.param(TOP_K, id="slots for one token")])
-def test_every_answer_is_right(store: Store, slots: int, way: str, predictor: str, routed_on: str) -> None:
+def test_every_answer_is_right(store: Store, slots: int, split: Split, predictor: str, routed_on: str) -> None:
     layout = layout_of(store)
     sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
     adversary = Adversary()
     resident = Resident(layout, BlobKernels(), CPU)
     placement = ExpertPlacement(sizes, slots * len(layout.layers))
-    config = DeviceConfig(expert_placement=way, prefetch_probability=0.15)  # type: ignore[arg-type]
+    config = DeviceConfig(prefetch_probability=0.15)
     tier = Hybrid(layout, placement, CachedKernels(), CPU, TOP_K, config)
     for put in (resident.put, tier.put):
         dict(store.load(CPU, put_expert=put))
@@ -111,8 +119,7 @@ def test_every_answer_is_right(store: Store, slots: int, way: str, predictor: st
         return Router(score, choose, normalize=True)
 
     found, expected = ([each.layer(layer, SILU, router(layer)) for layer in layout.layers] for each in (tier, resident))
-    tier.prefetch(predictor)
-    tier.route_on(routed_on)
+    tier.begin(Way(split, predictor, routed_on))
     generator = torch.Generator().manual_seed(0)
     try:
         for tokens in (1, 1, 2, 5) * 4:
@@ -126,7 +133,7 @@ def test_every_answer_is_right(store: Store, slots: int, way: str, predictor: st
         assert counts.prefetched == counts.prefetch_used + counts.prefetch_wasted
         assert (counts.prefetch_wasted > 0) == (predictor != "off")
         assert counts.needed >= counts.in_vram + counts.fetched
-        assert (counts.fetched > 0) == (way != "cpu")
+        assert (counts.fetched > 0) == any(split)
     finally:
         tier.close()
 

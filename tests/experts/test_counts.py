@@ -13,8 +13,9 @@ import torch
 from strata.config import DeviceConfig
 from strata.experts import counters, hybrid
 from strata.experts.counters import Counters
-from strata.experts.counts import ExpertCounts, ExpertStats, Policy
+from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.hybrid import Hybrid
+from strata.experts.ways import Way
 from strata.kernels.layer import Routed, Router
 from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
@@ -137,11 +138,10 @@ def test_what_came_before_the_start_is_forgotten(running: Running) -> None:
 
 
 @pytest.mark.parametrize("running", ["cpu"], indirect=True, ids=["on the CPU"])
-def test_the_policy_is_the_one_that_steps_follow(running: Running) -> None:
-    assert running.stats.policy == Policy((0, 0, 0), "off")
-    running.tier.share_out([0, 1, 1, 1, 1])
-    running.tier.prefetch("history")
-    assert running.stats.policy == Policy((0, 1, 1), "history")
+def test_the_way_is_the_one_that_steps_go(running: Running) -> None:
+    assert running.stats.way == Way((0, 0, 0))
+    running.tier.begin(Way((0, 1, 1, 1, 1), "history"))
+    assert running.stats.way == Way((0, 1, 1), "history"), "as many as a token takes"
     running.step(0, (2, 3))
     assert astuple(running.stats.layers[0])[:3] == (2, 0, 1)
 

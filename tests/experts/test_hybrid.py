@@ -17,11 +17,11 @@ import torch
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
 from strata.errors import CheckpointError
 from strata.experts import cpu, hybrid, layers
-from strata.experts.counts import ExpertCounts, Policy
+from strata.experts.counts import ExpertCounts
 from strata.experts.cpu import CpuExperts
 from strata.experts.hybrid import Hybrid
-from strata.experts.saved import times_of_this_machine
 from strata.experts.trial import Trial
+from strata.experts.ways import Way
 from strata.kernels.layer import Kernels
 from strata.memory.host import HEADROOM, PinnedMemory
 from strata.plan.hardware import disk_bytes_read
@@ -75,7 +75,7 @@ def load(
     [
         pytest.param("int4", "cpu", 1, id="the CPU computes what one slot has not"),
         pytest.param("int4", "fetch", 3, id="fetched, as far as there are slots"),
-        pytest.param("int4", "hybrid", 2, id="both, shared as a trial says"),
+        pytest.param("int4", "hybrid", 2, id="both, split as a trial says"),
         pytest.param("int8", "cpu", 1, id="int8 on the CPU"),
         pytest.param("int8", "fetch", 3, id="int8 fetched"),
         pytest.param("bf16", "cpu", 1, id="bf16 on the CPU"),
@@ -184,7 +184,7 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [
         pytest.param("cpu", 1, id="the CPU computes all"),
         pytest.param("fetch", 2, id="what the card can read is fetched"),
-        pytest.param("hybrid", 1, id="shared as a trial says"),
+        pytest.param("hybrid", 1, id="split as a trial says"),
         pytest.param("auto", 3, id="VRAM has all that host memory has"),
     ],
 )
@@ -264,7 +264,7 @@ def test_what_host_memory_has_no_room_for_stays_in_vram(
         assert stats is not None
         assert (stats.num_vram, stats.num_host, stats.num_disk) == (2 * 2, 2 * num_host, 2 * num_disk)
         assert (stats.total.streamed > 0) == (max_tokens == 4)
-        tier.share_out([0] * 5)  # slots as at first
+        tier.begin(Way((0,) * 5))  # slots as at first
         assert there.all()
         assert torch.equal(tier.registry.table[:, num_host], there)
     finally:
@@ -359,12 +359,12 @@ def test_auto_keeps_what_decodes_fastest(
     def slow_fetches(self: Runner, batch: Batch, feed: torch.Tensor | None = None) -> StepResult:
         tier = self.model.tier
         assert tier is not None
-        plan = tuple(tier._fetches.tolist())  # type: ignore[attr-defined]
-        decoded.append(plan)
+        split = tuple(tier._split.tolist())  # type: ignore[attr-defined]
+        decoded.append(split)
         (sequence,) = batch.sequences
         texts.extend([[]] if sequence.start == 0 else [])
         texts[-1] += sequence.token_ids
-        now[0] += 0.01 + 0.01 * any(plan)
+        now[0] += 0.01 + 0.01 * any(split)
         return run(self, batch, feed)
 
     monkeypatch.setattr(Runner, "run", slow_fetches)
@@ -374,7 +374,7 @@ def test_auto_keeps_what_decodes_fastest(
     assert isinstance(tier, Hybrid)
     try:
         assert set(decoded) == {(0, 1, 2, 3, 4), (0, 0, 0, 0, 0)}
-        assert tier._fetches.tolist() == [0] * 5
+        assert tier._split.tolist() == [0] * 5
         assert "kept: cpu" in caplog.text
         longest = max(texts, key=len)
         assert all(text == longest[: len(text)] for text in texts), "every way decodes the same"
@@ -393,26 +393,26 @@ def test_others_may_change_what_is_done_about_misses(
     assert isinstance(tier, Hybrid)
     try:
         assert not torch.is_inference_mode_enabled()
-        tier.calibrate(times_of_this_machine(), anew=True)
-        assert tier.fetch_seconds() > 0
-        tier.share_out([0] * 5)
-        tier.prefetch("history")
+        calibration = tier.calibrate()
+        assert calibration is not None
+        assert calibration.fetch_seconds() > 0
+        tier.begin(Way((0,) * 5, "history"))
         tier.start_counting()
-        assert tier.stats(wait=True).policy == Policy((0, 0, 0), "history")  # type: ignore[union-attr]
+        assert tier.stats(wait=True).way == Way((0, 0, 0), "history")  # type: ignore[union-attr]
     finally:
         tier.close()
 
 
 @pytest.mark.parametrize("placement", ["fetch", "cpu", "hybrid"])
-def test_a_way_that_was_asked_for_stays(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_placement_that_was_asked_for_stays(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     monkeypatch.setattr(Trial, "seconds", lambda self, missing, fetched: 1.0 - fetched / 10)
     runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, placement)
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     tier.close()
-    assert tier.plans() == {}
-    assert tier._fetches.tolist()[:3] == {"fetch": [0, 1, 2], "cpu": [0, 0, 0], "hybrid": [0, 1, 1]}[placement]
+    assert len(tier.choices()) == 1
+    assert tier._split.tolist()[:3] == {"fetch": [0, 1, 2], "cpu": [0, 0, 0], "hybrid": [0, 1, 1]}[placement]
 
 
 def test_the_next_start_takes_the_times_of_the_one_before(
@@ -436,7 +436,7 @@ def test_the_next_start_takes_the_times_of_the_one_before(
         tier = runner.model.tier
         assert isinstance(tier, Hybrid)
         tier.close()
-        assert tier._fetches.tolist()[:3] == [0, 0, 1]
+        assert tier._split.tolist()[:3] == [0, 0, 1]
         return len(tried)
 
     first = start()

@@ -15,6 +15,7 @@ from strata.experts import hybrid
 from strata.experts.counts import ExpertCounts
 from strata.experts.hybrid import Hybrid
 from strata.experts.prefetch import PREDICTORS
+from strata.experts.ways import Way
 from strata.kernels.layer import Routed
 from strata.runner import runner as runner_module
 from strata.runner.contest import keep_fastest
@@ -109,7 +110,7 @@ def test_the_router_of_the_next_layer_is_asked(store: Store, tiers: list[Hybrid]
 
     running = Running(store, "cpu", route)
     tiers.append(running.tier)
-    running.tier.prefetch("gate")
+    running.tier.begin(Way((0, 0, 0, 0, 0), "gate"))
     running.step(0, (0, 1))  # the first layer: nobody looked ahead for it
     assert len(seen) == 1
     running.step(2, (2, 0))  # 2 came, and so did 3
@@ -123,7 +124,7 @@ def test_the_router_of_the_next_layer_is_asked(store: Store, tiers: list[Hybrid]
 def test_the_last_steps_of_a_layer_say_what_it_needs(store: Store, tiers: list[Hybrid]) -> None:
     running = Running(store, "cpu")
     tiers.append(running.tier)
-    running.tier.prefetch("history")
+    running.tier.begin(Way((0, 0, 0, 0, 0), "history"))
     for ids in ((2, 0), (2, 3), (2, 3)):
         running.step(0, (0, 1))
         running.step(2, ids)
@@ -167,6 +168,6 @@ def test_auto_keeps_whoever_makes_decoding_faster(
     tiers.append(tier)
     assert set(tried) == {"off", *PREDICTORS}
     assert tier._prefetch.predictor == fastest
-    kept = "as asked" if fastest == "off" else f"as asked, prefetch {fastest}"
+    kept = "cpu" if fastest == "off" else f"cpu, prefetch {fastest}"
     assert caplog.messages[-1].endswith(f"; kept: {kept}")
     assert counts_of(tier) == ExpertCounts()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig
-from strata.experts import tier as tier_module
+from strata.experts import place
 from strata.experts.resident import Resident
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import ExpertsFn, Kernels, Routed
@@ -81,7 +81,7 @@ def test_a_loaded_model_keeps_its_experts_memory(tmp_path: Path, monkeypatch: py
             super().__init__(*args)
             kept.append(weakref.ref(self))
 
-    monkeypatch.setattr(tier_module, "Resident", Counted)
+    monkeypatch.setattr(place, "Resident", Counted)
     runner = load(made_store(tmp_path, "int4"), BlobKernels(), monkeypatch)
     gc.collect()
     assert [tier() is None for tier in kept] == [False]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from strata.experts.calibration import Times
 from strata.experts.saved import Facts, SavedTimes
+from strata.experts.times import Times
 
 FACTS: Facts = {"card": "NVIDIA H200", "driver": "580.65.06", "cpu_threads": 14, "num_experts": 128, "top_k": 8}
 TIMES: Times = {1: {0: 25e-6, 1: 55e-6}, 2: {0: 40e-6, 1: 56e-6, 2: 110e-6}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from strata.experts.calibration import Choices
+from strata.experts.times import Bounds
 from strata.experts.trial import Trial
 from tests.experts.test_resident import made_store
 from tests.experts.trial_cases import run_trial
@@ -53,9 +53,9 @@ def test_it_is_so_where_triton_decides(path: str, interpreter: Interpreter) -> N
 def test_many_tokens_take_what_was_drawn_in_turn() -> None:
     addresses = torch.zeros(1, 12, dtype=torch.int64)
     addresses[:, :4] = 4096
-    choices, seen = Choices(top_k=3, num_slots=4, num_experts=12), []
+    bounds, seen = Bounds(top_k=3, num_slots=4, num_experts=12), []
     ids = torch.zeros(1, 5, 3, dtype=torch.int32)
-    trial = Trial(lambda: seen.append(ids.clone()), choices, ids, addresses, torch.zeros(13, dtype=torch.int32))
+    trial = Trial(lambda: seen.append(ids.clone()), bounds, ids, addresses, torch.zeros(13, dtype=torch.int32))
     trial.seconds(6, 1)
     (taken,) = seen
     assert all(len(set(row)) == 3 for row in taken[0].tolist())
@@ -68,17 +68,17 @@ def test_as_many_are_missing_as_was_asked_for(missing: int) -> None:
     """Others each time, and also after the layers have changed what is there."""
     addresses = torch.zeros(2, 8, dtype=torch.int64)
     addresses[:, :3] = 4096
-    ids, fetches = torch.zeros(2, 1, 3, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
+    ids, split = torch.zeros(2, 1, 3, dtype=torch.int32), torch.zeros(9, dtype=torch.int32)
     seen = []
 
     def run() -> None:
         taken = ids.squeeze(1).long()
         assert all(len(set(row)) == 3 for row in taken.tolist())
         assert (addresses.gather(1, taken) == 0).sum(-1).tolist() == [missing, missing]
-        assert int(fetches[missing]) == 1
+        assert int(split[missing]) == 1
         seen.append(taken.tolist())
         addresses.copy_(addresses.roll(1, dims=1))
 
-    trial = Trial(run, Choices(top_k=3, num_slots=3, num_experts=8), ids, addresses, fetches)
+    trial = Trial(run, Bounds(top_k=3, num_slots=3, num_experts=8), ids, addresses, split)
     assert all(trial.seconds(missing, 1) >= 0 for _ in range(8))
     assert len({str(each) for each in seen}) > 1

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from strata.config import DeviceConfig
-from strata.experts.calibration import Choices
 from strata.experts.counts import ExpertCounts
 from strata.experts.hybrid import Hybrid
+from strata.experts.times import Bounds
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import Kernels, Routed
 from strata.kernels.matrix import SILU
@@ -76,7 +76,7 @@ def run_trial(
         for layer in layout.layers:
             tier.layer(layer, SILU, _route)
         counts = []
-        with tier.trial(Choices(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
+        with tier.trial(Bounds(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
             for missing, fetched in asked:
                 before = counts_of(tier)
                 assert trial.seconds(missing, fetched) > 0

@@ -25,7 +25,7 @@ from tests.kernels.compilation import Case
 T = TypeVar("T", MissTable, Ahead)
 
 
-def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str = "cpu") -> MissTable:
+def make_table(num_experts: int, num_slots: int, split: list[int], device: str = "cpu") -> MissTable:
     """Experts 0, 1 ... are in slots 0, 1 ...; all are alike hot."""
     slots = 4096 * torch.arange(1, num_slots + 1)
     owned = min(num_slots, num_experts)
@@ -39,7 +39,7 @@ def make_table(num_experts: int, num_slots: int, fetches: list[int], device: str
         heat=torch.zeros(num_experts),
         slots=slots,
         owners=owners,
-        fetches=torch.tensor(fetches, dtype=torch.int32),
+        split=torch.tensor(split, dtype=torch.int32),
         counters=torch.zeros(len(Counter), dtype=torch.int64),
         recent=torch.zeros(num_experts, dtype=torch.int32),
         copy_sources=torch.zeros(num_slots, dtype=torch.int64),

@@ -62,8 +62,8 @@ def choose(tokens: int, top_k: int, num_experts: int, seed: int) -> tuple[Tensor
 def test_steps_in_turn(
     machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int, num_fetchable: int
 ) -> None:
-    fetches = [(number + 1) // 2 for number in range(num_experts + 1)]
-    expected = make_table(num_experts, num_slots, fetches)
+    split = [(number + 1) // 2 for number in range(num_experts + 1)]
+    expected = make_table(num_experts, num_slots, split)
     expected.sources[num_fetchable:] = 0
     found = to(expected, machine.device)
     for step in range(4):
@@ -127,7 +127,7 @@ def test_the_hottest_get_slots_and_the_coldest_lose_them() -> None:
     for used in ([0, 6], [2, 6], [0, 5], [2, 6]):
         reference.share_out(torch.tensor([used], dtype=torch.int32), table)
     assert table.owners.tolist() == [0, 1, 2]
-    table.fetches.fill_(1)
+    table.split.fill_(1)
     assert reference.share_out(torch.tensor([[5, 6]], dtype=torch.int32), table).tolist() == [[5, -1]]
     assert table.owners.tolist() == [0, 6, 2]
 

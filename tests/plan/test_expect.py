@@ -95,13 +95,13 @@ def test_products_of_many_rows_wait_for_arithmetic() -> None:
 
 
 def test_a_tier_that_is_not_used_costs_nothing() -> None:
-    assert decode("qwen3-30b-a3b", place=Place(1.0, way="cpu")).seconds == decode("qwen3-30b-a3b").seconds
+    assert decode("qwen3-30b-a3b", place=Place(1.0, placement="cpu")).seconds == decode("qwen3-30b-a3b").seconds
     assert "missing experts" not in decode("qwen3-30b-a3b").seconds
 
 
 def test_both_ways_at_once_beat_each_alone_and_more_vram_beats_less() -> None:
     def speed(vram: float, way: str = "auto") -> float:
-        return decode("qwen3-30b-a3b", place=Place(vram, way=way)).tokens_per_second
+        return decode("qwen3-30b-a3b", place=Place(vram, placement=way)).tokens_per_second
 
     for vram in (0.0, 0.5):
         assert speed(vram) > max(speed(vram, "cpu"), speed(vram, "fetch")), vram
@@ -112,14 +112,14 @@ def test_both_ways_at_once_beat_each_alone_and_more_vram_beats_less() -> None:
 def test_host_memory_that_pcie_uses_up_leaves_the_cpu_none() -> None:
     """Then everything goes one way."""
     rates = replace(H200, dram=45e9)
-    alone = decode("qwen3-30b-a3b", place=Place(0.0, way="cpu"), rates=rates)
+    alone = decode("qwen3-30b-a3b", place=Place(0.0, placement="cpu"), rates=rates)
     best = decode("qwen3-30b-a3b", place=Place(0.0), rates=rates)
     assert best.tokens_per_second == alone.tokens_per_second > 0
 
 
 def test_no_more_is_fetched_than_there_are_slots_for() -> None:
     """With none in VRAM a layer has four slots of its eight experts: the CPU computes the others."""
-    place = Place(0.0, way="fetch")
+    place = Place(0.0, placement="fetch")
     slow, fast = (decode("qwen3-30b-a3b", place=place, rates=replace(H200, pcie=pcie)) for pcie in (55e9, 1e15))
     assert fast.tokens_per_second < 1.25 * slow.tokens_per_second
 

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strata.engine.fake import FakeEngine
-from strata.experts.counts import ExpertCounts, ExpertStats, Policy
+from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.ways import Way
 from strata.native.pool import CpuWork
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.metrics import OUTCOMES, Metrics
@@ -36,7 +37,7 @@ EXPERTS = ExpertStats(
     num_host=8,
     expert_bytes=1000,
     cpu=CpuWork(jobs=1, busy_seconds=0.25, idle_seconds=1.5, routed=7, stale=2),
-    policy=Policy((0, 1, 1), "gate"),
+    way=Way((0, 1, 1), "gate"),
     num_disk=3,
     disk_bytes=4096,
 )

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from strata.bench.loaded import open_model, table
 from strata.config import DeviceConfig
 from strata.errors import OptionError
-from strata.experts.plans import most_of_one
+from strata.experts.splits import most_of_one
 from strata.plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from strata.experts.calibration import Times
+    from strata.experts.times import Times
+    from strata.experts.ways import Split
     from strata.store.progress import Phases
     from strata.store.reader import Store
 
@@ -35,7 +36,7 @@ class CalibrationReport:
     expert_bytes: int
     fetch_seconds: float  # one expert over PCIe, while the CPU does nothing
     seconds_a_layer: Times
-    fetches: tuple[int, ...]  # by the number of missing experts
+    split: Split
     step_seconds: Mapping[str, float]  # of a decoded token, by the way to missing experts
 
     @property
@@ -46,7 +47,7 @@ class CalibrationReport:
     @property
     def rates(self) -> dict[str, float]:
         """Bytes a second of experts."""
-        found, best = self.seconds_a_layer[self.missing], self.fetches[self.missing]
+        found, best = self.seconds_a_layer[self.missing], self.split[self.missing]
         return {
             "PCIe alone": self.expert_bytes / self.fetch_seconds,
             "CPU alone": self.missing * self.expert_bytes / found[0],
@@ -56,7 +57,7 @@ class CalibrationReport:
     @property
     def experts_tokens_per_second(self) -> float:
         """Were nothing but the experts of a token computed, and those that may be missing all missing."""
-        return 1 / (self.num_layers * self.seconds_a_layer[self.missing][self.fetches[self.missing]])
+        return 1 / (self.num_layers * self.seconds_a_layer[self.missing][self.split[self.missing]])
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -69,7 +70,7 @@ class CalibrationReport:
 
     def lines(self) -> tuple[str, ...]:
         """Tables for people."""
-        facts, best = self.facts, self.fetches[self.missing]
+        facts, best = self.facts, self.split[self.missing]
         rates = {name: f"{rate / 1e9:.1f} GB/s" for name, rate in self.rates.items()}
         rates["both at once"] += f", {best} of {self.missing} fetched"
         rows = {
@@ -89,7 +90,7 @@ class CalibrationReport:
         rows = [head]
         for missing, found in self.seconds_a_layer.items():
             took = ", ".join(f"{fetched}: {1e6 * seconds:.0f}" for fetched, seconds in sorted(found.items()))
-            rows.append(f"{missing:>7}  {self.fetches[missing]:>7}  {took}")
+            rows.append(f"{missing:>7}  {self.split[missing]:>7}  {took}")
         return tuple(rows)
 
     def _ways(self) -> tuple[str, ...]:
@@ -122,33 +123,30 @@ def run(
         device = replace(device, expert_vram_bytes=least)
     loaded = open_model(source, dtype, device=device, max_model_len=MAX_MODEL_LEN, progress=progress)
 
-    from strata.experts.hybrid import Hybrid
     from strata.experts.saved import times_of_this_machine
 
-    tier = loaded.runner.model.tier
-    if not isinstance(tier, Hybrid) or not tier.times:
+    runner = loaded.runner
+    found, stats = runner.calibration, runner.expert_stats(wait=True)
+    if runner.model.tier is None or found is None or stats is None:
         raise OptionError(
             f"no experts of {source!r} are in host memory alone; give less VRAM: --expert-vram-gib 0, for a start"
         )
     try:
-        fetch_seconds = tier.fetch_seconds()
-        facts, path = tier.facts(), times_of_this_machine().path(tier.facts())
-        stats = tier.stats(wait=True)
-        assert stats is not None
+        path = times_of_this_machine().path(found.facts)
         return CalibrationReport(
             model=source,
-            facts=facts,
+            facts=found.facts,
             file=str(path) if path.exists() else None,
             num_layers=len(stats.layers),
             num_slots=stats.num_vram // len(stats.layers),
             expert_bytes=stats.expert_bytes,
-            fetch_seconds=fetch_seconds,
-            seconds_a_layer=tier.times,
-            fetches=tuple(next(iter(tier.plans().values()))),
-            step_seconds=loaded.runner.way_seconds,
+            fetch_seconds=found.fetch_seconds(),
+            seconds_a_layer=found.times,
+            split=found.split,
+            step_seconds={str(way): seconds for way, seconds in runner.way_seconds.items()},
         )
     finally:
-        tier.close()
+        runner.model.tier.close()
 
 
 def _check(store: Store, source: str, device: DeviceConfig) -> int:
@@ -156,7 +154,7 @@ def _check(store: Store, source: str, device: DeviceConfig) -> int:
     missing, and fetched."""
     import torch
 
-    from strata.experts.tier import reads_blobs
+    from strata.experts.place import reads_blobs
     from strata.kernels.select import kernels_for
     from strata.runner.device import open_device
 
@@ -166,7 +164,7 @@ def _check(store: Store, source: str, device: DeviceConfig) -> int:
     opened = open_device(device)
     if not reads_blobs(layout, kernels_for(opened.torch_device, torch.bfloat16)):
         raise OptionError(
-            f"experts in {store.dtype} on {opened.name} are not shared between PCIe and CPU: there is nothing to "
+            f"experts in {store.dtype} on {opened.name} are not split between PCIe and CPU: there is nothing to "
             "calibrate; a GPU is needed"
         )
     return experts.num_experts_per_tok * len(layout.layers) * layout.blob_bytes

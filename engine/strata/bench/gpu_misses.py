@@ -87,7 +87,7 @@ def measure(
     case: Experts, num_layers: int, kernels: Kernels, device: torch.device, rates: Rates, timer: Timer
 ) -> Iterator[Measurement]:
     """As ``run`` on ``device``."""
-    from strata.experts.calibration import Choices
+    from strata.experts.times import Bounds
 
     num_slots = min(2 * case.top_k, case.num_experts - case.top_k)
     if num_slots < case.top_k:
@@ -104,7 +104,7 @@ def measure(
 
         for fetched in sorted({min(count, case.num_experts) for count in (*FETCHED, case.num_experts)}):
             yield found(fetched, 0, timer(tier.fetching(fetched)), None, rates.copy)
-        with tier.trial(Choices(case.top_k, num_slots, case.num_experts), 1, num_layers) as trial:
+        with tier.trial(Bounds(case.top_k, num_slots, case.num_experts), 1, num_layers) as trial:
             for computed in COMPUTED:
                 for fetched in BESIDE:
                     if computed + fetched <= case.top_k:

@@ -178,19 +178,17 @@ def measure_ways(loaded: Loaded, setting: Setting, share: float, options: Option
     """Each way of ``options`` on one load, which was made for "auto"."""
 
     def measure(way: str, name: str) -> Placed:
-        here = setting if setting.place is None else replace(setting, place=replace(setting.place, way=way))
+        here = setting if setting.place is None else replace(setting, place=replace(setting.place, placement=way))
         sizes = options.batch_size, options.prompt_tokens, options.output_tokens
         return Placed(share, name, decode.measure(loaded, here, *sizes, silent))
 
-    tier = loaded.runner.model.tier
-    plans = {} if tier is None else dict(tier.plans())
-    if tier is None or not plans:
-        return [measure("auto", "all in VRAM" if setting.vram == 1 else "auto")]
+    tier, chosen = loaded.runner.model.tier, loaded.runner.way
+    if tier is None or chosen is None:
+        return [measure("auto", "all in VRAM")]
     # As the start chose, which is undone afterwards; who guesses the next layer's experts stays.
-    _, comma, guessing = str(loaded.runner.way).partition(",")
-    placed = [measure("auto", f"auto ({loaded.runner.way})")] if "auto" in options.ways else []
-    for way in options.ways:
-        if way != "auto":
-            tier.share_out(plans[way])
-            placed.append(measure(way, way + comma + guessing))
+    placed = [measure("auto", f"auto ({chosen})")] if "auto" in options.ways else []
+    for way in tier.choices():
+        if way.placement in options.ways and way.predictor == chosen.predictor:
+            tier.begin(way)
+            placed.append(measure(way.placement, str(way)))
     return placed

@@ -20,7 +20,7 @@ VRAM, PCIE, CPU = "VRAM", "PCIe", "CPU"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a model ran. ``place`` None: it has no experts, or a CPU computes all. ``way``: as
+    """Where a model ran. ``place`` None: it has no experts, or a CPU computes all. ``placement`` in it: as
     ``DeviceConfig.expert_placement``. Rates were measured in the same run."""
 
     model: str
@@ -73,7 +73,7 @@ class Setting:
             "products": f"{rates.flops / 1e12:.1f} TFLOP/s",
         }
         if self.vram < 1 and self.place is not None:
-            rows["placement"] = f"{self.vram:.1%} of {self.num_experts} experts in VRAM, others {self.place.way}"
+            rows["placement"] = f"{self.vram:.1%} of {self.num_experts} experts in VRAM, others {self.place.placement}"
         return rows
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Setting:
             "rates": asdict(self.rates),
             "bandwidth": self.rates.device,
             "experts_in_vram": self.vram,
-            "expert_placement": None if self.place is None else self.place.way,
+            "expert_placement": None if self.place is None else self.place.placement,
         }
 
 

@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "calibrate",
         help="measure how PCIe and the CPU best share experts beyond VRAM",
-        description="Measure on this machine how experts that the GPU's memory has not are best shared between PCIe "
+        description="Measure on this machine how experts that the GPU's memory has not are best split between PCIe "
         "and the CPU, and keep it for 'strata serve'.",
         epilog=EPILOG,
     )

@@ -102,7 +102,7 @@ def add_device(parser: argparse._ActionsContainer) -> None:
         choices=EXPERT_PLACEMENTS,
         default=DEFAULTS.device.expert_placement,
         help="routed experts that the GPU's memory has not: vram: none, or it is an error; fetch: read over PCIe; cpu: "
-        "computed there; hybrid: both at once, shared as a trial at the start says; auto: of these what decodes "
+        "computed there; hybrid: both at once, split as a trial at the start says; auto: of these what decodes "
         "fastest, tried at the start and logged (default: auto)",
     )
     add_expert_vram(parser, default="what is left")

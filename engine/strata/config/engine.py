@@ -32,7 +32,7 @@ class DeviceConfig:
     vram_bytes: int | None = None  # of the card's memory that counts, as on a smaller card; None: all
     cuda_graphs: bool = True  # decode steps replay CUDA graphs where kernels allow it; off: to look for a fault
     expert_placement: Literal["auto", "vram", "fetch", "cpu", "hybrid"] = "auto"  # what becomes of experts beyond VRAM
-    calibrate_anew: bool = False  # whether how to share experts is tried again, whatever an earlier start has found
+    calibrate_anew: bool = False  # whether the split of missing experts is tried anew, whatever an earlier start found
     expert_vram_bytes: int | None = None  # of the card's memory that routed experts may fill; None: what is left of it
     hugepages: Literal["off", "2Mi", "1Gi"] = "off"  # reserved pages for experts in host memory; off: ordinary memory
     prefetch: Literal["auto", "off", "gate", "history"] = "auto"  # who guesses experts that are then fetched ahead

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from operator import add, attrgetter, sub
 
+from strata.experts.ways import Way
 from strata.native.pool import CpuWork
 
 
@@ -58,15 +59,6 @@ class ExpertCounts:
         return {"in VRAM": self.in_vram / total, "fetched": self.fetched / total, "on the CPU": self.computed / total}
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a layer does about experts that VRAM has not."""
-
-    fetched: tuple[int, ...]  # of 0, 1, 2 ... that a step misses, how many come over PCIe; the CPU computes the others
-    predictor: str  # who guesses what the next layer needs; "off": nobody
-    routed_on: str = "gpu"  # where steps of few tokens have their experts chosen; or "cpu"
-
-
 # ``dataclasses.astuple`` copies each field: 50 times as slow, and the server adds up layers while it streams.
 _values: Callable[[ExpertCounts], tuple[int, ...]] = attrgetter(*(field.name for field in fields(ExpertCounts)))
 
@@ -81,7 +73,7 @@ class ExpertStats:
     num_host: int  # experts that host memory has; one may be in both
     expert_bytes: int  # of one in host memory: what is moved over PCIe, or read by the CPU
     cpu: CpuWork | None = None  # None where the CPU computes none, and no expert changes its place
-    policy: Policy | None = None  # likewise
+    way: Way | None = None  # that steps go now, its split as far as one token's experts go; likewise
     num_disk: int = 0  # experts that are neither in host memory nor ever in VRAM
     # That were read for these, past the page cache; None where there are none, or the kernel does not tell.
     disk_bytes: int | None = None

@@ -13,26 +13,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from strata.config import DeviceConfig
-from strata.experts.calibration import Choices, Times
+from strata.experts.calibration import Calibration, find_times
 from strata.experts.counters import Counters
-from strata.experts.counts import ExpertStats, Policy
+from strata.experts.counts import ExpertStats
 from strata.experts.cpu import CpuExperts
 from strata.experts.layers import LayerBuffers
 from strata.experts.layout import blob_layout
-from strata.experts.plans import all_plans, best_fetches, describe, plain_fetches
-from strata.experts.prefetch import MAX_AHEAD, PREDICTORS, Prefetch
+from strata.experts.prefetch import MAX_AHEAD, Prefetch
 from strata.experts.registry import ExpertRegistry
-from strata.experts.saved import Facts, SavedTimes
-from strata.experts.shares import find_times
+from strata.experts.saved import Facts, times_of_this_machine
+from strata.experts.splits import best_split, describe, plain_split
+from strata.experts.tier import BlobTier
+from strata.experts.times import Bounds
 from strata.experts.trial import Trial
+from strata.experts.ways import Split, Way, all_ways
 from strata.kernels.capture import on_card
 from strata.kernels.layer import ExpertsFn, Kernels, Routed, Router
 from strata.kernels.matrix import Activation
@@ -48,15 +51,12 @@ logger = logging.getLogger(__name__)
 MAX_TOKENS = 16
 
 
-class Hybrid:
+class Hybrid(BlobTier):
     """``placement.num_resident`` slots, as many for each layer; at first its first experts are in them, and in the last
     slots those that stay there. Its tensors are made, and layers run, in torch's inference mode; all else may be called
     outside of it."""
 
-    can_capture = True
     max_captured = MAX_TOKENS
-    predictors = PREDICTORS
-    routers = ("gpu", "cpu")
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Hybrid:
         config: DeviceConfig,
     ) -> None:
         """``config``: by its ``expert_placement`` experts that VRAM has not are all fetched ("fetch"), all computed by
-        the CPU ("cpu"), or shared as ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is
+        the CPU ("cpu"), or split as ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is
         faster ("auto"). Raises HardwareError when host memory is too small."""
         assert kernels.misses is not None, "kernels that read blobs deal with missing ones as well"
         self._kernels, self._misses = kernels, kernels.misses
@@ -96,15 +96,13 @@ class Hybrid:
         self._slots, self._fixed = slots.split([num_slots - self._cpu.num_fixed, self._cpu.num_fixed], 1)
         spare = _addresses(slab.data_ptr() + of_layers, MAX_AHEAD, size)
         self._prefetch = Prefetch(self._misses, self._layout, spare, config.prefetch_probability, device)
-        self._fetches = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
+        self._config = config
+        self._splits: tuple[Split, ...] = (plain_split(config.expert_placement, layout.num_experts),)
+        self._way = Way(self._splits[0])
+        self._split = torch.tensor(self._way.split, dtype=torch.int32, device=device)
         self._counters = Counters(layout.layers, device)
-        self._way, self._hugepages = config.expert_placement, config.hugepages
-        self._set_fetches(plain_fetches(self._way, layout.num_experts))
-        self._plans: Mapping[str, Sequence[int]] = {}
-        self.times: Times = {}  # of the trial
         self._tables = [self._make(row, layer) for layer, row in self._rows.items()]
         self._runs: list[ExpertsFn] = []  # of each layer, from its slots
-        self._routed_on = "gpu"
         self._buffers = LayerBuffers(self._tables, self._cpu, self._misses, self._layout, device)
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
@@ -118,24 +116,38 @@ class Hybrid:
             self._fixed[row, number - self._cpu.num_host].copy_(blob)
 
     @torch.inference_mode()
-    def calibrate(self, saved: SavedTimes, *, anew: bool = False) -> None:
+    def calibrate(self) -> Calibration | None:
         """As ``Tier.calibrate``: how the CPU reads, and how many of a token's missing experts to fetch."""
         self._cpu.tune()
-        if self._way in ("fetch", "cpu"):
-            return
-        num_experts = self._store_layout.num_experts
-        choices = Choices(self._top_k, self._slots.shape[1], self._cpu.num_host)
-        if not choices.missing:  # the others are on disk
-            self._set_fetches(plain_fetches("fetch", num_experts))
-            return
-        self.times, known = find_times(
-            choices, MAX_TOKENS, partial(self.trial, choices), saved, self.facts(), anew=anew
+        placement, num_experts = self._config.expert_placement, self._store_layout.num_experts
+        if placement in ("fetch", "cpu"):
+            return None
+        fetch, cpu = (plain_split(plain, num_experts) for plain in ("fetch", "cpu"))
+        bounds = Bounds(self._top_k, self._slots.shape[1], self._cpu.num_host)
+        if not bounds.missing:  # the others are on disk
+            self._splits = (fetch,)
+            return None
+        facts, anew = self._facts(), self._config.calibrate_anew
+        times, known = find_times(
+            bounds, MAX_TOKENS, partial(self.trial, bounds), times_of_this_machine(), facts, anew=anew
         )
-        fetches = best_fetches(self.times, self._way, num_experts)
-        logger.info("%s%s", describe(self.times, fetches, self._top_k), ", as an earlier start found" if known else "")
-        self._set_fetches(fetches)
-        if self._way == "auto":
-            self._plans = all_plans(fetches)
+        split = best_split(times, placement, num_experts)
+        logger.info("%s%s", describe(times, split, self._top_k), ", as an earlier start found" if known else "")
+        self._splits = tuple(dict.fromkeys((split, fetch, cpu))) if placement == "auto" else (split,)
+        return Calibration(facts, times, split, self.fetch_seconds)
+
+    def choices(self) -> Sequence[Way]:
+        """As ``Tier.choices``."""
+        return all_ways(self._splits, self._config.prefetch, self._config.routing_device)
+
+    @torch.inference_mode()
+    def begin(self, way: Way) -> None:
+        """As ``Tier.begin``."""
+        self._way = way
+        self._split.copy_(torch.tensor(way.split, dtype=torch.int32))
+        self._prefetch.predictor = way.predictor
+        for table in self._tables:
+            self._reset(table)
 
     @torch.inference_mode()
     def fetch_seconds(self) -> float:
@@ -169,7 +181,7 @@ class Hybrid:
         return [fetch(some) for some in sources]
 
     @contextmanager
-    def trial(self, choices: Choices, tokens: int, num_layers: int) -> Iterator[Trial]:
+    def trial(self, bounds: Bounds, tokens: int, num_layers: int) -> Iterator[Trial]:
         """Steps of so many tokens through the experts of so many layers at most, of which some are missing. Slots are
         afterwards as they were before."""
         tables, device = self._tables[:num_layers], self._device
@@ -194,11 +206,11 @@ class Hybrid:
             self._wait()
             self._cpu.check()
 
-        yield Trial(run_all, choices, ids, self.registry.table[: len(tables), : self._cpu.num_host], self._fetches)
+        yield Trial(run_all, bounds, ids, self.registry.table[: len(tables), : self._cpu.num_host], self._split)
         for table in tables:
             self._reset(table)
 
-    def facts(self) -> Facts:
+    def _facts(self) -> Facts:
         """On which the times of a trial depend, as far as they can be known. The number of slots bounds what is tried,
         and does not change what it takes."""
         card = self._device.type
@@ -207,31 +219,13 @@ class Hybrid:
             "driver": driver_version(),
             "cpu": cpu_name(),
             "cpu_threads": self._cpu.num_threads,
-            "hugepages": self._hugepages,
+            "hugepages": self._config.hugepages,
             "hidden": self._layout.gate.cols,
             "intermediate": self._layout.gate.rows,
             "format": self._layout.gate.kind,
             "num_experts": self._store_layout.num_experts,
             "top_k": self._top_k,
         }
-
-    def plans(self) -> Mapping[str, Sequence[int]]:
-        """As ``Tier.plans``."""
-        return self._plans
-
-    @torch.inference_mode()
-    def share_out(self, plan: Sequence[int]) -> None:
-        """As ``Tier.share_out``."""
-        self._set_fetches(plan)
-        for table in self._tables:
-            self._reset(table)
-
-    @torch.inference_mode()
-    def prefetch(self, predictor: str) -> None:
-        """As ``Tier.prefetch``."""
-        self._prefetch.predictor = predictor
-        for table in self._tables:
-            self._reset(table)
 
     @torch.inference_mode()
     def start_counting(self) -> None:
@@ -250,18 +244,10 @@ class Hybrid:
             num_host=len(self._tables) * self._cpu.num_host,
             expert_bytes=self._cpu.expert_bytes,
             cpu=self._cpu.work(),
-            policy=Policy(self._fetched_of, self._prefetch.predictor, self._routed_on),
+            way=replace(self._way, split=self._way.split[: self._top_k + 1]),
             num_disk=len(self._tables) * self._cpu.num_disk,
             disk_bytes=self._cpu.disk_bytes(),
         )
-
-    def computes_all(self, plan: Sequence[int] | None) -> bool:
-        """As ``Tier.computes_all``."""
-        return not any(self._fetched_of if plan is None else plan)
-
-    def route_on(self, where: str) -> None:
-        """As ``Tier.route_on``."""
-        self._routed_on = where
 
     def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
         """As ``Tier.layer``."""
@@ -278,7 +264,7 @@ class Hybrid:
                 routed = router(x)
                 with self._buffers.staged(row):
                     return staged(routed, x)
-            if self._routed_on == "cpu":
+            if self._way.routed_on == "cpu":
                 return self._run_scored(row, in_slots, router, x)
             return self._run_few(row, in_slots, router(x), x)
 
@@ -286,7 +272,7 @@ class Hybrid:
 
     def announce_replay(self) -> None:
         """As ``Tier.announce_replay``."""
-        asks_twice = self._routed_on == "cpu" and not self._leaves_all
+        asks_twice = self._way.routed_on == "cpu" and not self._leaves_all
         self._cpu.expect(len(self._tables) * (2 if asks_twice else 1))
 
     def check(self) -> None:
@@ -303,7 +289,7 @@ class Hybrid:
     def _leaves_all(self) -> bool:
         """Whether the CPU, where it chooses, knows by itself what to compute: what VRAM has never changes, and is the
         first experts alone."""
-        return self.computes_all(None) and self._prefetch.predictor == "off" and not self._cpu.num_fixed
+        return self._way.leaves_all and self._way.predictor == "off" and not self._cpu.num_fixed
 
     def _run_scored(self, row: int, in_slots: ExpertsFn, router: Router, x: Tensor) -> Tensor:
         """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
@@ -333,10 +319,6 @@ class Hybrid:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def _set_fetches(self, fetches: Sequence[int]) -> None:
-        self._fetched_of = tuple(fetches[: self._top_k + 1])
-        self._fetches.copy_(torch.tensor(fetches, dtype=torch.int32))
-
     def _make(self, row: int, layer: int) -> MissTable:
         num_experts, num_slots = self._store_layout.num_experts, self._slots.shape[1]
         device = self._device
@@ -346,7 +328,7 @@ class Hybrid:
             heat=torch.zeros(num_experts, device=device),
             slots=_addresses(self._slots[row].data_ptr(), num_slots, self._layout.num_bytes).to(device),
             owners=torch.arange(num_slots, dtype=torch.int32, device=device),
-            fetches=self._fetches,
+            split=self._split,
             counters=self._counters.tensor[row],
             recent=torch.zeros(num_experts, dtype=torch.int32, device=device),
             copy_sources=torch.zeros(num_slots, dtype=torch.int64, device=device),

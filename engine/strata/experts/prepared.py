@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from strata.experts.base import SelfContained, step_of
+from strata.experts.tier import Tier, step_of
 from strata.kernels.layer import Expert, Kernels, Router
 from strata.kernels.matrix import Activation
 
 
-class Prepared(SelfContained):
+class Prepared(Tier):
     """``experts``: those of a layer, by its number; asked for once, taken one after another."""
 
-    can_capture = False  # the host runs those that were chosen
+    max_captured = 0  # the host runs those that were chosen
 
     def __init__(self, kernels: Kernels, experts: Callable[[int], Iterable[Expert]]) -> None:
         self._kernels = kernels

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from strata.experts.base import SelfContained, step_of
 from strata.experts.layout import blob_layout
 from strata.experts.registry import ExpertRegistry
+from strata.experts.tier import BlobTier, step_of
 from strata.kernels.layer import Kernels, Router
 from strata.kernels.matrix import Activation
 from strata.memory.device import aligned
 from strata.store.layout import BLOB_ALIGNMENT, ExpertLayout
 
 
-class Resident(SelfContained):
+class Resident(BlobTier):
     """One slab with every blob at a place of its own for good. A model that fits pays nothing for one that does not:
     its kernels read the same table of addresses, which never changes."""
 

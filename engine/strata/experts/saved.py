@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from strata.experts.calibration import Times
+from strata.experts.times import Times
 from strata.store.directories import default_cache_dir
 
 logger = logging.getLogger(__name__)

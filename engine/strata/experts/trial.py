@@ -8,28 +8,26 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from strata.experts.calibration import Choices
+from strata.experts.times import Bounds
 
 
 class Trial:
     """Draws which experts the tokens take anew for each run, so that as many are missing as was asked for."""
 
-    def __init__(
-        self, run: Callable[[], None], choices: Choices, ids: Tensor, addresses: Tensor, fetches: Tensor
-    ) -> None:
+    def __init__(self, run: Callable[[], None], bounds: Bounds, ids: Tensor, addresses: Tensor, split: Tensor) -> None:
         """``run``: the layers, with all of ``ids`` int32 [layers, tokens, top_k], however many of the missing ones
-        ``fetches`` int32 [experts + 1] says; returns when the device is done. ``addresses``: int64 [layers, experts],
+        ``split`` int32 [experts + 1] says; returns when the device is done. ``addresses``: int64 [layers, experts],
         0 for those that are missing; runs change it."""
         self._run = run
-        self._choices = choices
+        self._choices = bounds
         self._ids = ids
         self._addresses = addresses
-        self._fetches = fetches
+        self._split = split
         self._generator = torch.Generator().manual_seed(0)
 
     def seconds(self, missing: int, fetched: int) -> float:
-        """Of a layer, as ``calibration.Timed``."""
-        self._fetches[missing] = fetched
+        """Of a layer, as ``times.Timed``."""
+        self._split[missing] = fetched
         self._draw(missing)
         if self._ids.is_cuda:
             torch.cuda.synchronize(self._ids.device)

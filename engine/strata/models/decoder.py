@@ -32,7 +32,7 @@ class Decoder(ABC):
         self.likeliest = weights.kernels.argmax
         self.tier = weights.tier if any(config.expert_layers) else None  # owns memory that layers read by address
         # Kernels that gather pages take other shapes at every step.
-        self.can_capture = self.reads_pages and (self.tier is None or self.tier.can_capture)
+        self.can_capture = self.reads_pages and (self.tier is None or self.tier.max_captured != 0)
         self.embed = weights.embedding("model.embed_tokens", keep=tied)
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")

@@ -51,11 +51,11 @@ MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where routed experts are. ``vram``: the share of them there; a step finds as many of its experts there.
-    Missing ones come over PCIe as far as there are slots ("fetch"), are computed by the CPU ("cpu"), or are shared out
+    Missing ones come over PCIe as far as there are slots ("fetch"), are computed by the CPU ("cpu"), or are split
     as is fastest ("auto")."""
 
     vram: float = 1.0
-    way: str = "auto"
+    placement: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _missing(
         expected = 0.0
         for missed, probability in _binomial(number, 1 - slots / num_experts):
             most = min(missed, max(0, slots - (number - missed)))  # slots whose experts are needed are not free
-            fetched = {"fetch": [most], "cpu": [0]}.get(place.way, range(most + 1))
+            fetched = {"fetch": [most], "cpu": [0]}.get(place.placement, range(most + 1))
             in_vram = experts / number * (number - missed)
             expected += probability * min(
                 _both_ways(count, missed - count, parts.expert, rates, in_vram) for count in fetched

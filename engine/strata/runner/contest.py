@@ -1,8 +1,7 @@
-"""Which way with experts that VRAM has not is kept: the one whose decode steps are fastest.
+"""Which way to missing experts is kept (``experts.ways``): the one whose decode steps are fastest.
 
-What a trial of some layers finds (``experts.calibration``) is one candidate. The others fetch all, or leave all to the
-CPU; and each may have experts fetched ahead, as somebody guesses. A step also has to do with which experts come back,
-and with who guesses right, and that the trial does not know.
+What a trial of some layers finds (``experts.calibration``) is one candidate. A step also has to do with which experts
+come back, and with who guesses right, and that the trial does not know.
 """
 
 from __future__ import annotations
@@ -10,9 +9,12 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 logger = logging.getLogger(__name__)
+
+Way = TypeVar("Way", bound=Hashable)  # whose text is its name
 
 MAX_STEPS = 24  # of a way, in each round
 _SECONDS = 0.25  # that they take, about; a large model on a slow machine decodes fewer
@@ -21,22 +23,25 @@ _ROUNDS = 2  # of all ways in turn; the better one counts, since what else runs 
 
 
 def keep_fastest(
-    ways: Mapping[str, Callable[[], None]],
+    ways: Sequence[Way],
+    begin: Callable[[Way], None],
     decode: Callable[[int], None],
     max_steps: int,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Go the way whose steps are fastest; the seconds of a step by way, none where there is nothing to choose.
+) -> tuple[Way, dict[Way, float]]:
+    """Begin the way whose steps are fastest: that one, and the seconds of a step by way, none where there is nothing to
+    choose.
 
-    ``ways``: each by what begins it, with VRAM as if no step had been. ``decode``: runs step 0, 1 ... of a text and
-    waits for it, at most ``max_steps`` of them."""
+    ``begin``: goes a way, with VRAM as if no step had been. ``decode``: runs step 0, 1 ... of a text and waits for it,
+    at most ``max_steps`` of them."""
+    first = ways[0]
     if len(ways) < 2 or max_steps < 1:
-        return {}
-    first = next(iter(ways))
+        begin(first)
+        return first, {}
 
-    def run(name: str, steps: int) -> float:
+    def run(way: Way, steps: int) -> float:
         """The median: slots fill with what the text needs meanwhile."""
-        ways[name]()
+        begin(way)
         took = []
         for step in range(steps):
             began = clock()
@@ -46,17 +51,13 @@ def keep_fastest(
 
     once = run(first, min(_MIN_STEPS, max_steps))  # not counted: it wakes the card up
     steps = min(max(_MIN_STEPS, int(_SECONDS / max(once, 1e-6))), MAX_STEPS, max_steps)
-    seconds: dict[str, float] = {}
+    seconds: dict[Way, float] = {}
     for _ in range(_ROUNDS):
-        for name in ways:
-            took = run(name, steps)
-            seconds[name] = min(took, seconds.get(name, took))
-    best = min(seconds, key=lambda name: seconds[name])
-    ways[best]()
-    figures = ", ".join(f"{name} {1 / took:.1f} tok/s" for name, took in seconds.items())
-    logger.info(
-        "decoding a token with the ways to missing experts: %s; kept: %s",
-        figures,
-        best,
-    )
-    return seconds
+        for way in ways:
+            took = run(way, steps)
+            seconds[way] = min(took, seconds.get(way, took))
+    best = min(seconds, key=lambda way: seconds[way])
+    begin(best)
+    figures = ", ".join(f"{way} {1 / took:.1f} tok/s" for way, took in seconds.items())
+    logger.info("decoding a token with the ways to missing experts: %s; kept: %s", figures, best)
+    return best, seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from strata.config import DeviceConfig
-from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS, ROUTING_DEVICES
+from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS, PREFETCH, ROUTING_DEVICES
 from strata.errors import HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
@@ -42,6 +42,7 @@ def open_device(config: DeviceConfig) -> Device:
     for name, value, allowed in (
         ("device", config.device, DEVICES),
         ("expert_placement", config.expert_placement, EXPERT_PLACEMENTS),
+        ("prefetch", config.prefetch, PREFETCH),
         ("routing_device", config.routing_device, ROUTING_DEVICES),
         ("hugepages", config.hugepages, HUGEPAGES),
     ):

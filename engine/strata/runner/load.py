@@ -8,7 +8,7 @@ import torch
 
 from strata.config import DeviceConfig, EngineConfig
 from strata.errors import HardwareError
-from strata.experts.tier import blob_tier, reads_blobs
+from strata.experts.place import blob_tier, reads_blobs
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
 from strata.memory.kv import KVPool

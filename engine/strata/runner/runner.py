@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from strata.config import DeviceConfig, EngineConfig
+from strata.experts.calibration import Calibration
 from strata.experts.counts import ExpertStats
-from strata.experts.saved import times_of_this_machine
 from strata.experts.tier import Tier
+from strata.experts.ways import Way
 from strata.kernels.select import kernels_for
 from strata.memory.kv import KVPool
 from strata.models.decoder import Decoder
@@ -28,7 +29,6 @@ from strata.runner.load import capture_steps, load_model, make_pool, place_exper
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import decode_step, warm_up_steps
-from strata.runner.ways import Way, all_ways
 from strata.scheduler.batch import Batch
 from strata.store.progress import Phases, Progress, counter, phase, silent
 from strata.store.reader import Store
@@ -60,8 +60,9 @@ class Runner:
         self.plan = plan
         self.pool = pool
         self.placement = placement
-        self.way: str | None = None  # to experts that VRAM has not, as ``choose_ways`` chose it
-        self.way_seconds: dict[str, float] = {}  # of a decode step, by the ways that were compared
+        self.calibration: Calibration | None = None  # of the experts' tier
+        self.way: Way | None = None  # to missing experts; None: none is ever missing
+        self.way_seconds: dict[Way, float] = {}  # of a decode step, by the ways that were compared
         self._tuners = tuners
         self._graphs = graphs
 
@@ -115,9 +116,6 @@ class Runner:
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
-        if model.tier is not None:
-            with out_of_memory(device):
-                model.tier.calibrate(times_of_this_machine(), anew=config.device.calibrate_anew)
         runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, placement=placement)
 
         def capture(max_num_seqs: int, progress: Progress = lambda done, total: None) -> None:
@@ -125,7 +123,9 @@ class Runner:
                 runner._graphs = capture_steps(model, pool, final, device, max_num_seqs, progress)
 
         if model.tier is not None:
-            runner.choose_ways(model.tier, config.device, partial(capture, 1))
+            with out_of_memory(device):
+                runner.calibration = model.tier.calibrate()
+            runner.choose_way(model.tier, config.device, partial(capture, 1))
         capture(config.scheduler.max_num_seqs, phase("capture", progress))
         if device.type == "cuda":
             with out_of_memory(device):
@@ -198,20 +198,24 @@ class Runner:
             took(step.num_tokens)
 
     @torch.inference_mode()
-    def choose_ways(self, tier: Tier, config: DeviceConfig, capture: Callable[[], None]) -> None:
-        """Keep the fastest way to experts that VRAM has not, of those that ``config`` allows. ``capture``: makes steps
-        of one sequence graphs."""
-        ways = all_ways(tier, config.prefetch, config.routing_device)
+    def choose_way(self, tier: Tier, config: DeviceConfig, capture: Callable[[], None]) -> None:
+        """Keep the fastest of the tier's ways to missing experts. ``capture``: makes steps of one sequence graphs."""
+        ways = tier.choices()
+        if not ways:
+            for option, value in (("--prefetch", config.prefetch), ("--routing-device", config.routing_device)):
+                if value not in ("auto", "off", "gpu"):
+                    logger.info("%s %s does nothing here: no experts are beyond VRAM", option, value)
+            return
         graphs: dict[Hashable, StepGraphs | None] = {}
         if len(ways) > 1:
-            for way in {way.graph(tier): way for way in ways.values()}.values():
-                way.begin(tier)
+            for way in {way.captured: way for way in ways}.values():
+                tier.begin(way)
                 capture()
-                graphs[way.graph(tier)] = self._graphs
+                graphs[way.captured] = self._graphs
 
         def begin(way: Way) -> None:
-            self._graphs = graphs.get(way.graph(tier))
-            way.begin(tier)
+            self._graphs = graphs.get(way.captured)
+            tier.begin(way)
 
         text, generator = [0], torch.Generator().manual_seed(0)
 
@@ -222,11 +226,8 @@ class Runner:
             else:
                 result.best.tolist()  # waits for the device
 
-        begin(next(iter(ways.values())))
-        starts = {name: partial(begin, way) for name, way in ways.items()}
-        found = self.way_seconds = keep_fastest(starts, decode, min(MAX_STEPS, self.max_model_len))
+        self.way, self.way_seconds = keep_fastest(ways, begin, decode, min(MAX_STEPS, self.max_model_len))
         self.check()
-        self.way = min(found, key=lambda name: found[name], default=next(iter(ways)))
 
     @torch.inference_mode()
     def run_all(self, batch: Batch) -> Tensor:

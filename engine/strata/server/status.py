@@ -8,7 +8,8 @@ from fastapi import FastAPI
 
 import strata
 from strata.engine.messages import EngineReady, LoadProgress
-from strata.experts.counts import ExpertCounts, ExpertStats, Policy
+from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.experts.ways import Way
 from strata.native.pool import CpuWork
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.described import Answered, answers
@@ -213,7 +214,7 @@ def _experts(stats: ExpertStats) -> Experts:
             used_bytes=size(total.prefetch_used),
             wasted_bytes=size(total.prefetch_wasted),
         ),
-        policy=None if stats.policy is None else _policy(stats.policy),
+        policy=None if stats.way is None else _policy(stats.way),
         cpu=None if stats.cpu is None else _cpu(stats.cpu),
         wait_seconds=total.waited_seconds,
         layers=[
@@ -223,8 +224,8 @@ def _experts(stats: ExpertStats) -> Experts:
     )
 
 
-def _policy(policy: Policy) -> PolicyStatus:
-    return PolicyStatus(fetched=list(policy.fetched), predictor=policy.predictor, routing_device=policy.routed_on)
+def _policy(way: Way) -> PolicyStatus:
+    return PolicyStatus(fetched=list(way.split), predictor=way.predictor, routing_device=way.routed_on)
 
 
 def _cpu(work: CpuWork) -> CpuExperts:

@@ -13,7 +13,7 @@ DECAY = 0.95  # of an expert's heat in a step: after 14 steps a use counts half
 def share_out(ids: Tensor, table: MissTable) -> Tensor:
     """ids int32 [tokens, top_k] -> int32 [tokens, top_k], the experts that the CPU computes, -1 elsewhere.
 
-    Of the experts that are needed and not in VRAM, the hottest ``table.fetches[how many]`` get slots, as far as there
+    Of the experts that are needed and not in VRAM, the hottest ``table.split[how many]`` get slots, as far as there
     are any whose expert this step does not need; the coldest of these lose theirs. Of two alike the first goes before.
     """
     chosen = sorted(set(ids.flatten().tolist()))
@@ -23,7 +23,7 @@ def share_out(ids: Tensor, table: MissTable) -> Tensor:
     missing = [expert for expert in chosen if int(table.addresses[expert]) == 0]
     free = [slot for slot, owner in enumerate(owners) if owner not in chosen]
     fetchable = [expert for expert in missing if int(table.sources[expert])]
-    count = min(int(table.fetches[len(missing)]), len(free), len(fetchable))
+    count = min(int(table.split[len(missing)]), len(free), len(fetchable))
     fetched = sorted(fetchable, key=lambda expert: (-heat[expert], expert))[:count]
     cold = sorted(free, key=lambda slot: (heat[owners[slot]] if owners[slot] >= 0 else -1.0, slot))[:count]
     for place, (expert, slot) in enumerate(zip(fetched, cold, strict=True)):

@@ -35,7 +35,7 @@ class MissTable:
     addresses: int64 [experts], the slot of VRAM that has each one's blob, 0 where none has. sources: int64 [experts],
     each one's tiles in host memory, 0 for one that is never fetched. heat: float32 [experts], how often each was
     needed, the last steps counting most. slots: int64 [slots], addresses in VRAM. owners: int32 [slots], the expert in
-    each, -1 in none. fetches: int32 [experts + 1], how many of so many missing experts are fetched; the CPU computes
+    each, -1 in none. split: int32 [experts + 1], how many of so many missing experts are fetched; the CPU computes
     the others. counters: int64 [len(Counter)]; ``share_out`` counts the first three, ``prefetch`` those of its name,
     ``add_answer`` the last. recent: int32 [experts], which of the last three steps needed each one, the last in the
     lowest bit; kept where experts are fetched ahead.
@@ -49,7 +49,7 @@ class MissTable:
     heat: Tensor
     slots: Tensor
     owners: Tensor
-    fetches: Tensor
+    split: Tensor
     counters: Tensor
     recent: Tensor
     copy_sources: Tensor

@@ -42,7 +42,7 @@ def share_out(
         table.heat,
         table.slots,
         table.owners,
-        table.fetches,
+        table.split,
         table.counters,
         table.copy_sources,
         table.copy_targets,
