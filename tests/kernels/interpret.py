@@ -10,7 +10,9 @@ import os
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -34,16 +36,16 @@ class Interpreter:
 
 def _begin() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language as tl
     from triton.runtime import interpreter
 
-    patch = interpreter._patch_lang_tensor
-
-    def patch_bounds(tensor: Any, scope: Any) -> None:
-        """The bounds of a loop are arrays of one element, which numpy 2.4 no longer takes for integers."""
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    interpreter._patch_lang_tensor = patch_bounds
+    # Once for all: by itself it looks through the whole language at every call of a function.
+    interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
+    # The bounds of a loop are arrays of one element, which numpy 2.4 no longer takes for integers.
+    tl.tensor.__index__ = lambda self: self.handle.data.item()
+    # Each sum would be computed again in 64 bits, for an assertion that is made in debugging alone.
+    interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
 
 
 def _run(work: bytes) -> bytes:
