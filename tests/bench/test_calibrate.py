@@ -64,7 +64,8 @@ def moe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def with_kernels(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As though this were a card; each way is tried for a moment."""
+    """As though the CPU were a card, wherever there is one; each way is tried for a moment."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(runner_module, "MAX_STEPS", 2)
     monkeypatch.setattr("strata.experts.times._TRIALS", 1)
     monkeypatch.setattr(runner_module, "kernels_for", lambda device, dtype: kernels)
@@ -115,7 +116,6 @@ def test_where_nothing_is_shared(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with_kernels(kernels, monkeypatch)
     assert main(["calibrate", moe, *options]) == 2
     assert message in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -85,16 +86,18 @@ def test_logits_stay(
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     try:
+        began = time.perf_counter()
         # Sums are taken in another order, and a quantised activation may fall to its other side.
         assert tiny.relative(logits(runner), expected) < 0.02
         stats = runner.expert_stats(wait=True)
+        elapsed = time.perf_counter() - began
         assert stats is not None
         assert (stats.total.prefetch_used > 0) == (prefetch != "off")
         assert stats.total.needed == 12 * 2 * len(stats.layers), "a token takes two of each layer"
         assert stats.total.streamed > 0, "of the prompt"
         assert stats.cpu is not None
         assert stats.cpu.jobs == 12 * len(stats.layers)
-        assert 0 <= stats.total.waited_seconds < stats.cpu.busy_seconds + stats.cpu.idle_seconds
+        assert 0 <= stats.total.waited_seconds < elapsed, "layers wait one after the other"
         assert runner.expert_stats() is None, "a copy is begun"
         torch.cuda.synchronize()
         assert runner.expert_stats() == stats

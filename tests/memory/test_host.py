@@ -299,6 +299,10 @@ def test_pages_are_touched_where_the_kernel_cannot_be_asked(kernel: Any) -> None
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def torch_knows_it(self) -> None:
+        torch.cuda.init()  # else no memory is pinned for torch
+
     def test_copies_come_from_new_memory_at_the_same_addresses(self) -> None:
         for value in range(4):
             memory = PinnedMemory(3 << 20, GPU)
