@@ -13,12 +13,14 @@ class Store:
     shape: str
     dtype: str
     num_layers: int | None = None  # None: all
+    router_skew: int = 0  # 0: all experts are as likely
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Of ``strata bench shape``, without --out."""
         layers = () if self.num_layers is None else ("--layers", str(self.num_layers))
-        return (self.shape, "--dtype", self.dtype, *layers)
+        skew = ("--router-skew", str(self.router_skew)) if self.router_skew else ()
+        return (self.shape, "--dtype", self.dtype, *layers, *skew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Served:
 QWEN_8B = Store("qwen3-8b", "qwen3-8b", "int4")
 QWEN_30B = Store("qwen3-30b-a3b", "qwen3-30b-a3b", "int4")
 QWEN_30B_BF16 = Store("qwen3-30b-a3b-12-layers", "qwen3-30b-a3b", "bf16", num_layers=12)
+# A layer's 36 likeliest experts are 99.8 % of what its tokens take: those that fill 4 GiB.
+QWEN_30B_BF16_FEW = Store("qwen3-30b-a3b-12-layers-few", "qwen3-30b-a3b", "bf16", num_layers=12, router_skew=8)
 
 # Kernels of the same shapes, from a store of one layer each: they are built while the large stores are written.
 WARM = tuple(
@@ -81,11 +85,15 @@ SUITE: tuple[Case | Served, ...] = (
     Served("Qwen3-30B-A3B int4, all in VRAM", QWEN_30B),
     *(
         Case(
-            f"Qwen3-30B-A3B bf16, 12 layers, 4 GiB of experts in VRAM, placement {way}",
-            QWEN_30B_BF16,
-            (*_DECODE, "1", "--expert-vram-gib", "4", "--expert-placement", way),
+            f"Qwen3-30B-A3B bf16, 12 layers, 4 GiB of experts in VRAM, {what}",
+            store,
+            (*_DECODE, "1", "--expert-vram-gib", "4", *options),
         )
-        for way in ("hybrid", "fetch", "cpu")
+        for what, store, options in (
+            ("hardly others needed", QWEN_30B_BF16_FEW, ("--output-tokens", "512")),
+            ("placement hybrid", QWEN_30B_BF16, ("--expert-placement", "hybrid")),
+            ("placement cpu", QWEN_30B_BF16, ("--expert-placement", "cpu")),
+        )
     ),
     Case("Qwen3-30B-A3B int4, half of the experts in VRAM", QWEN_30B, (*_DECODE, "32", *_FEW, *HALF, *_LAYERS)),
     Case("Qwen3-30B-A3B int4, no expert in VRAM", QWEN_30B, (*_DECODE, "32", *_FEW, *NONE, *_LAYERS)),
