@@ -9,7 +9,8 @@ from tests.benchmarks.rows import Row
 HEAD = """# Benchmarks
 
 `make bench-gpu` wrote this page: every case in a process of its own, on stores with random weights of public shapes
-(`strata bench shape`), whose routers choose all experts alike unless it is said. Behind prompts of 512 tokens each, greedy.
+(`strata bench shape`), whose routers choose all experts alike unless it is said. Behind prompts of 512 tokens each,
+greedy.
 
 """
 
