@@ -50,11 +50,11 @@ def test_all_that_is_fetched_is_another_expert() -> None:
     samples = random_blobs(CASE.layout())
     tier = gpu_misses._tier(CASE, 2, 2, samples, CachedKernels(), torch.device("cpu"))
     try:
-        assert [len(tier.fetching(count)) for count in (1, 2, 5)] == [10, 4, 2]
+        assert [len(tier.buffers.fetching(count)) for count in (1, 2, 5)] == [10, 4, 2]
         found = []
-        for fetch in tier.fetching(1):
+        for fetch in tier.buffers.fetching(1):
             fetch()
-            found.append(bytes_at(int(tier._buffers.places[0, 0]), CODES).clone())
+            found.append(bytes_at(int(tier.buffers.places[0, 0]), CODES).clone())
         for blob, number in zip(found, 2 * list(range(5)), strict=True):
             assert torch.equal(blob, samples[number % len(samples)][:CODES])
     finally:

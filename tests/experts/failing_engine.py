@@ -46,12 +46,12 @@ def worker_hangs(config: EngineConfig, report: Report) -> EngineLoop:
 
 def worker_crashes(config: EngineConfig, report: Report) -> EngineLoop:
     """The CPU's threads read where no memory is."""
-    return _load(config, report, lambda tier: tier._cpu._table.fill_(_NOWHERE))
+    return _load(config, report, lambda tier: tier.cpu._table.fill_(_NOWHERE))
 
 
 def card_fails(config: EngineConfig, report: Report) -> EngineLoop:
     """The card's kernels read where no memory is."""
-    return _load(config, report, lambda tier: tier.registry.table.fill_(_NOWHERE))
+    return _load(config, report, lambda tier: tier.slots.registry.table.fill_(_NOWHERE))
 
 
 def _load(config: EngineConfig, report: Report, fail: Callable[[Hybrid], object]) -> EngineLoop:

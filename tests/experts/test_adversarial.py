@@ -123,7 +123,7 @@ def test_every_answer_is_right(store: Store, slots: int, split: Split, predictor
     generator = torch.Generator().manual_seed(0)
     try:
         for tokens in (1, 1, 2, 5) * 4:
-            for layer, mine, theirs, table in zip(layout.layers, found, expected, tier._tables, strict=True):
+            for layer, mine, theirs, table in zip(layout.layers, found, expected, tier.slots.tables, strict=True):
                 x = torch.randn(tokens, HIDDEN, generator=generator)
                 now = {"layer": layer, "x": x, "scores": adversary.scores(tokens)}
                 assert tiny.relative(mine(x.clone()) - x, theirs(x.clone()) - x) < 5e-4
@@ -195,7 +195,7 @@ def test_requests_that_leave_take_nothing_with_them(
             mine, theirs = found.get(f"r{number}", []), expected[f"r{number}"]
             assert mine == theirs[: len(mine)]
             assert (len(mine) < 20) == (number in leaving)
-        for table in tier._tables:
+        for table in tier.slots.tables:
             assert_sound(table)
         loop.add(request(5))
         assert drain(loop)["r5"] == expected["r5"], "who comes afterwards"

@@ -256,7 +256,7 @@ def test_what_host_memory_has_no_room_for_stays_in_vram(
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     try:
-        there = tier.registry.table[:, num_host].clone()
+        there = tier.slots.registry.table[:, num_host].clone()
         found = tiny.run_chunks(runner, TOKEN_IDS, 5, list(range(8)))
         runner.check()
         assert tiny.relative(found, expected) < 0.1
@@ -266,7 +266,7 @@ def test_what_host_memory_has_no_room_for_stays_in_vram(
         assert (stats.total.streamed > 0) == (max_tokens == 4)
         tier.begin(Way((0,) * 5))  # slots as at first
         assert there.all()
-        assert torch.equal(tier.registry.table[:, num_host], there)
+        assert torch.equal(tier.slots.registry.table[:, num_host], there)
     finally:
         tier.close()
 
@@ -324,27 +324,6 @@ def test_prefill_brings(tmp_path: Path, whole: bool, nodes: int, monkeypatch: py
     assert_prompts_stay(made_store(tmp_path, "int4"), monkeypatch)
 
 
-def test_a_trial_leaves_slots_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    tried: list[tuple[int, int]] = []
-    measure = Trial.seconds
-
-    def seconds(self: Trial, missing: int, fetched: int) -> float:
-        tried.append((missing, fetched))
-        return measure(self, missing, fetched)
-
-    monkeypatch.setattr(Trial, "seconds", seconds)
-    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 3, "auto")
-    tier = runner.model.tier
-    assert isinstance(tier, Hybrid)
-    try:
-        assert any(fetched > 0 for _, fetched in tried)
-        assert counts_of(tier) == ExpertCounts(0, 0, 0)
-        assert (tier.registry.table != 0).tolist() == [[i < 3 for i in range(4)]] * len(tier.registry.table)
-    finally:
-        tier.close()
-
-
 def test_auto_keeps_what_decodes_fastest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -359,7 +338,7 @@ def test_auto_keeps_what_decodes_fastest(
     def slow_fetches(self: Runner, batch: Batch, feed: torch.Tensor | None = None) -> StepResult:
         tier = self.model.tier
         assert tier is not None
-        split = tuple(tier._split.tolist())  # type: ignore[attr-defined]
+        split = tuple(tier.slots.split.tolist())  # type: ignore[attr-defined]
         decoded.append(split)
         (sequence,) = batch.sequences
         texts.extend([[]] if sequence.start == 0 else [])
@@ -374,7 +353,7 @@ def test_auto_keeps_what_decodes_fastest(
     assert isinstance(tier, Hybrid)
     try:
         assert set(decoded) == {(0, 1, 2, 3, 4), (0, 0, 0, 0, 0)}
-        assert tier._split.tolist() == [0] * 5
+        assert tier.slots.split.tolist() == [0] * 5
         assert "kept: cpu" in caplog.text
         longest = max(texts, key=len)
         assert all(text == longest[: len(text)] for text in texts), "every way decodes the same"
@@ -412,7 +391,7 @@ def test_a_placement_that_was_asked_for_stays(tmp_path: Path, placement: str, mo
     assert isinstance(tier, Hybrid)
     tier.close()
     assert len(tier.choices()) == 1
-    assert tier._split.tolist()[:3] == {"fetch": [0, 1, 2], "cpu": [0, 0, 0], "hybrid": [0, 1, 1]}[placement]
+    assert tier.slots.split.tolist()[:3] == {"fetch": [0, 1, 2], "cpu": [0, 0, 0], "hybrid": [0, 1, 1]}[placement]
 
 
 def test_the_next_start_takes_the_times_of_the_one_before(
@@ -436,7 +415,7 @@ def test_the_next_start_takes_the_times_of_the_one_before(
         tier = runner.model.tier
         assert isinstance(tier, Hybrid)
         tier.close()
-        assert tier._split.tolist()[:3] == [0, 0, 1]
+        assert tier.slots.split.tolist()[:3] == [0, 0, 1]
         return len(tried)
 
     first = start()

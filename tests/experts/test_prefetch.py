@@ -154,7 +154,7 @@ def test_auto_keeps_whoever_makes_decoding_faster(
     run, now = Runner.run, [0.0]
 
     def timed(self: Runner, batch: Batch, feed: torch.Tensor | None = None) -> StepResult:
-        predictor = self.model.tier._prefetch.predictor  # type: ignore[union-attr]
+        predictor = self.model.tier.few.way.predictor  # type: ignore[union-attr]
         tried.append(predictor)
         now[0] += 0.010 if predictor == fastest else 0.011
         return run(self, batch, feed)
@@ -167,7 +167,7 @@ def test_auto_keeps_whoever_makes_decoding_faster(
     assert isinstance(tier, Hybrid)
     tiers.append(tier)
     assert set(tried) == {"off", *PREDICTORS}
-    assert tier._prefetch.predictor == fastest
+    assert tier.few.way.predictor == fastest
     kept = "cpu" if fastest == "off" else f"cpu, prefetch {fastest}"
     assert caplog.messages[-1].endswith(f"; kept: {kept}")
     assert counts_of(tier) == ExpertCounts()

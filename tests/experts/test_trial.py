@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 
+from strata.errors import EngineError
+from strata.experts.hybrid import Hybrid
 from strata.experts.times import Bounds
-from strata.experts.trial import Trial
+from strata.experts.trial import Trial, open_trial
+from strata.experts.ways import Way
 from tests.experts.test_resident import made_store
-from tests.experts.trial_cases import run_trial
+from tests.experts.trial_cases import open_tier, run_trial
 from tests.kernels.interpret import Interpreter
 
-LAYERS, EXPERTS = 2, 4  # of the tiny model; a token takes two
+LAYERS = 2  # of the tiny model; a token takes two of four experts
+
+
+PLACES = [
+    "reference",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -23,27 +33,42 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def check(where: str, path: str, asked: list[tuple[int, int]], call: Callable[..., Any]) -> None:
-    found, table = call(run_trial, where, path, 2, 1, asked)
+    found = call(run_trial, where, path, 2, 1, asked)
     expected = [(2 * LAYERS, (2 - missing) * LAYERS, fetched * LAYERS) for missing, fetched in asked]
     assert [(each.needed, each.in_vram, each.fetched) for each in found] == expected
-    assert (table != 0).tolist() == [[expert < 2 for expert in range(EXPERTS)]] * LAYERS, "as before"
 
 
 def here(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "reference",
-        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
-    ],
-)
+@pytest.mark.parametrize("where", PLACES)
 def test_what_is_timed_is_what_was_asked_for(path: str, where: str) -> None:
     check(where, path, [(1, 0), (2, 1), (1, 1), (2, 2), (2, 0), (1, 1)], here)
-    found, _ = run_trial(where, path, 1, 3, [(3, 0), (3, 0)])  # three tokens, more experts than one takes
+    found = run_trial(where, path, 1, 3, [(3, 0), (3, 0)])  # three tokens, more experts than one takes
     assert [(each.needed, each.in_vram, each.fetched) for each in found] == [(4 * LAYERS, LAYERS, 0)] * 2
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("error", [None, EngineError("the CPU's threads do not answer")], ids=["ended", "failed"])
+def test_afterwards_all_is_as_it_was(path: str, where: str, error: EngineError | None) -> None:
+    with open_tier(where, path, 2) as (tier, bounds):
+        tier.begin(Way((0, 1, 1, 2, 2), "history", "cpu"))
+        before = state_of(tier)
+        with suppress(EngineError), open_trial(tier.few, bounds, 1, LAYERS) as trial:
+            trial.seconds(2, 2)
+            during = state_of(tier)
+            if error is not None:
+                raise error
+        assert all(now != then for now, then in zip(during, before, strict=True))
+        assert state_of(tier) == before
+
+
+def state_of(tier: Hybrid) -> tuple[Any, ...]:
+    """All that decides what steps do and find, down to the bytes in slots."""
+    slots = tier.slots
+    owners = [table.owners.tolist() for table in slots.tables]
+    return tier.few.way, slots.split.tolist(), slots.registry.table.tolist(), owners, slots._changing.cpu().tolist()
 
 
 def test_it_is_so_where_triton_decides(path: str, interpreter: Interpreter) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -13,6 +14,7 @@ from strata.config import DeviceConfig
 from strata.experts.counts import ExpertCounts
 from strata.experts.hybrid import Hybrid
 from strata.experts.times import Bounds
+from strata.experts.trial import open_trial
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import Kernels, Routed
 from strata.kernels.matrix import SILU
@@ -54,11 +56,9 @@ def _route(x: Tensor) -> Routed:
     raise AssertionError("nobody guesses here")
 
 
-def run_trial(
-    where: str, path: str, num_slots: int, tokens: int, asked: Sequence[tuple[int, int]]
-) -> tuple[list[ExpertCounts], Tensor]:
-    """What each run of (missing, fetched) counted, and where experts are afterwards, 0 outside VRAM. ``where``:
-    "reference", "interpreted" or "cuda"."""
+@contextmanager
+def open_tier(where: str, path: str, num_slots: int) -> Iterator[tuple[Hybrid, Bounds]]:
+    """All layers of a store. ``where``: "reference", "interpreted" or "cuda"."""
     device = torch.device("cuda" if where == "cuda" else "cpu")
     kernels: Kernels = CachedKernels() if where == "reference" else TritonMisses()
     if where == "cuda":
@@ -75,13 +75,20 @@ def run_trial(
         dict(store.load(device, put_expert=tier.put))
         for layer in layout.layers:
             tier.layer(layer, SILU, _route)
-        counts = []
-        with tier.trial(Bounds(top_k, num_slots, layout.num_experts), tokens, len(layout.layers)) as trial:
-            for missing, fetched in asked:
-                before = counts_of(tier)
-                assert trial.seconds(missing, fetched) > 0
-                counts.append(counts_of(tier).since(before))
+        yield tier, Bounds(top_k, num_slots, layout.num_experts)
         tier.check()
-        return counts, tier.registry.table.cpu()
     finally:
         tier.close()
+
+
+def run_trial(
+    where: str, path: str, num_slots: int, tokens: int, asked: Sequence[tuple[int, int]]
+) -> list[ExpertCounts]:
+    """What each run of (missing, fetched) counted."""
+    counts = []
+    with open_tier(where, path, num_slots) as (tier, bounds), open_trial(tier.few, bounds, tokens, 99) as trial:
+        for missing, fetched in asked:
+            before = counts_of(tier)
+            assert trial.seconds(missing, fetched) > 0
+            counts.append(counts_of(tier).since(before))
+    return counts

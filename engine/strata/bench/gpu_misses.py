@@ -88,6 +88,7 @@ def measure(
 ) -> Iterator[Measurement]:
     """As ``run`` on ``device``."""
     from strata.experts.times import Bounds
+    from strata.experts.trial import open_trial
 
     num_slots = min(2 * case.top_k, case.num_experts - case.top_k)
     if num_slots < case.top_k:
@@ -96,15 +97,15 @@ def measure(
     before = own_memory()
     tier = _tier(case, num_layers, num_slots, samples, kernels, device)
     try:
-        size, huge, prefetch = _stats(tier).expert_bytes, _huge_share(before, own_memory()), tier.tune()
+        size, huge, prefetch = _stats(tier).expert_bytes, _huge_share(before, own_memory()), tier.cpu.tune()
 
         def found(fetched: int, computed: int, took: float, cpu: float | None, read: float) -> Measurement:
             rate = (fetched + computed) * size / took
             return Measurement(str(case), fetched, computed, took, cpu, rate, read, prefetch, huge)
 
         for fetched in sorted({min(count, case.num_experts) for count in (*FETCHED, case.num_experts)}):
-            yield found(fetched, 0, timer(tier.fetching(fetched)), None, rates.copy)
-        with tier.trial(Bounds(case.top_k, num_slots, case.num_experts), 1, num_layers) as trial:
+            yield found(fetched, 0, timer(tier.buffers.fetching(fetched)), None, rates.copy)
+        with open_trial(tier.few, Bounds(case.top_k, num_slots, case.num_experts), 1, num_layers) as trial:
             for computed in COMPUTED:
                 for fetched in BESIDE:
                     if computed + fetched <= case.top_k:

@@ -8,7 +8,8 @@ does where some are on disk, which a kernel cannot read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -18,7 +19,7 @@ from strata.experts.cpu import CpuExperts
 from strata.experts.streamer import Streamer
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.misses.table import Counter, MissSteps, MissTable
-from strata.memory.device import aligned
+from strata.memory.device import aligned, wait_for
 from strata.plan.placement import PIECE, copies_whole_layers
 from strata.store.layout import BLOB_ALIGNMENT
 
@@ -51,6 +52,33 @@ class LayerBuffers:
         """Within it, what is put on the current stream finds the experts of a layer at its ``addresses``."""
         with self._streamer.staged(row):
             yield
+
+    def fetching(self, num_experts: int) -> list[Callable[[], None]]:
+        """Calls, to be timed, that bring so many experts of a layer over PCIe each, into a buffer; one after another
+        they go through all layers' in pinned memory."""
+        count = torch.tensor([num_experts], dtype=torch.int32, device=self.places.device)
+        targets = self.places[0, :num_experts]
+
+        def fetch(sources: Tensor) -> Callable[[], None]:
+            return lambda: self._misses.untile(sources, targets, count, self._layout)
+
+        begins = range(0, self._cpu.num_host - num_experts + 1, num_experts)
+        # Copies, which begin where the kernel's loads are aligned, as in a step.
+        sources = [table.sources[begin : begin + num_experts].clone() for table in self._tables for begin in begins]
+        return [fetch(some) for some in sources]
+
+    @torch.inference_mode()
+    def fetch_seconds(self) -> float:
+        """That one expert takes over PCIe, a whole layer at a time, while nothing else goes on."""
+        num_experts, device, took = self._cpu.num_host, self.places.device, []
+        fetch = self.fetching(num_experts)[0]
+        for _ in range(3):
+            wait_for(device)
+            began = time.perf_counter()
+            fetch()
+            wait_for(device)
+            took.append(time.perf_counter() - began)
+        return min(took) / num_experts
 
     def _bring(self, row: int, buffer: int) -> None:
         if self._piece is None:

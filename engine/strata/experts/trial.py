@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from strata.experts.few_tokens import FewTokens
 from strata.experts.times import Bounds
+from strata.experts.ways import Way
+from strata.kernels.capture import on_card
+from strata.kernels.layer import Routed
+from strata.memory.device import wait_for
 
 
 class Trial:
@@ -25,12 +31,12 @@ class Trial:
         self._split = split
         self._generator = torch.Generator().manual_seed(0)
 
+    @torch.inference_mode()
     def seconds(self, missing: int, fetched: int) -> float:
         """Of a layer, as ``times.Timed``."""
         self._split[missing] = fetched
         self._draw(missing)
-        if self._ids.is_cuda:
-            torch.cuda.synchronize(self._ids.device)
+        wait_for(self._ids.device)
         began = time.perf_counter()
         self._run()
         return (time.perf_counter() - began) / len(self._ids)
@@ -45,3 +51,36 @@ class Trial:
         # Round and round, so that a token has none twice.
         places = torch.arange(tokens * top_k, device=drawn.device) % drawn.shape[-1]
         self._ids.copy_(drawn[:, places].view(layers, tokens, top_k))
+
+
+@contextmanager
+@torch.inference_mode()
+def open_trial(few: FewTokens, bounds: Bounds, tokens: int, num_layers: int) -> Iterator[Trial]:
+    """Steps of so many tokens through the experts of so many layers at most. Afterwards they go the way that they went
+    before, with VRAM as if no step had been."""
+    before, slots, cpu = few.way, few.slots, few.cpu
+    device, hidden, tables = slots.device, few.layout.gate.cols, slots.tables[:num_layers]
+    inner = few.misses.inner(torch.randn(tokens, hidden, device=device))
+    x = torch.zeros(tokens, hidden, device=device)
+    shares = torch.ones(tokens, few.top_k, device=device)
+    # Any that differ: their kernels are built with them.
+    ids = torch.arange(few.top_k, dtype=torch.int32, device=device).repeat(len(tables), tokens, 1)
+    on_its_own = device.type == "cuda"
+
+    def step() -> None:
+        for row, chosen in enumerate(ids):
+            few.run(row, Routed(chosen, shares, inner), x)
+
+    def run() -> None:
+        if on_its_own:
+            cpu.expect(len(tables))
+        again()
+        wait_for(device)
+        cpu.check()
+
+    few.begin(Way(before.split))  # nobody looks ahead: behind the last of these layers there is none
+    try:
+        again = on_card(device)(step)[0] if on_its_own else step
+        yield Trial(run, bounds, ids, slots.registry.table[: len(tables), : cpu.num_host], slots.split)
+    finally:
+        few.begin(before)

@@ -11,3 +11,9 @@ def aligned(num_bytes: int, alignment: int, device: torch.device) -> Tensor:
     memory = torch.empty(num_bytes + alignment, dtype=torch.uint8, device=device)
     begin = -memory.data_ptr() % alignment
     return memory[begin : begin + num_bytes]
+
+
+def wait_for(device: torch.device) -> None:
+    """Until it has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

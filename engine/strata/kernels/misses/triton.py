@@ -84,7 +84,7 @@ def share_out_kernel(
     heat_ptr,
     slots_ptr,
     owners_ptr,
-    fetches_ptr,
+    split_ptr,
     counters_ptr,
     copy_sources_ptr,
     copy_targets_ptr,
@@ -125,7 +125,7 @@ def share_out_kernel(
     address = tl.load(addresses_ptr + expert, mask=known, other=1)
     source = tl.load(sources_ptr + expert, mask=known, other=0)
     heat = tl.load(heat_ptr + expert, mask=known, other=0.0)
-    fetches = tl.load(fetches_ptr + 1 + expert, mask=known, other=0)
+    split = tl.load(split_ptr + 1 + expert, mask=known, other=0)
     slot = tl.arange(0, S)
     there = slot < SLOTS
     owner = tl.load(owners_ptr + slot, mask=there, other=-1)
@@ -141,7 +141,7 @@ def share_out_kernel(
     in_use = tl.max((ids[:, None] == owner[None, :]).to(tl.int32), 0) > 0
     free = there & ~(in_use & owned)
     num_free = tl.sum(free.to(tl.int32), 0)
-    planned = tl.sum(tl.where(expert + 1 == num_missing, fetches, 0), 0)
+    planned = tl.sum(tl.where(expert + 1 == num_missing, split, 0), 0)
     count = tl.minimum(tl.minimum(planned, num_free), num_fetchable)
     # Each one's place in line: how many of its kind go before it.
     heat = heat * DECAY + needed

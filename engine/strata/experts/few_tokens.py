@@ -1,0 +1,96 @@
+"""Steps of few tokens, whose missing experts are dealt with one by one: fetched into slots, or left to the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from strata.experts.cpu import CpuExperts
+from strata.experts.prefetch import Prefetch
+from strata.experts.slots import Slots
+from strata.experts.ways import Way
+from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.layer import ExpertsFn, Routed, Router
+from strata.kernels.misses.table import MissSteps
+
+
+class FewTokens:
+    """``way``: that steps go now."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        cpu: CpuExperts,
+        misses: MissSteps,
+        layout: BlobLayout,
+        top_k: int,
+        way: Way,
+        prefetch_probability: float,
+    ) -> None:
+        """``prefetch_probability``: see ``Prefetch``."""
+        self.slots, self.cpu, self.misses, self.layout, self.top_k = slots, cpu, misses, layout, top_k
+        self._prefetch = Prefetch(misses, layout, slots.spare, prefetch_probability, slots.device)
+        self._in_slots: list[ExpertsFn] = []
+        self.begin(way)
+
+    def begin(self, way: Way) -> None:
+        """As ``Tier.begin``."""
+        self.way = way
+        self._prefetch.predictor = way.predictor
+        self.slots.begin(way.split)
+
+    def layer(self, router: Router, in_slots: ExpertsFn) -> Callable[[Tensor], Tensor]:
+        """The step of the next layer. ``in_slots``: adds up those of its experts that VRAM has."""
+        row = len(self._in_slots)
+        self._in_slots.append(in_slots)
+        self._prefetch.add(self.slots.tables[row], router)
+
+        def step(x: Tensor) -> Tensor:
+            if self.way.routed_on == "cpu":
+                return self._run_routed_there(row, router, x)
+            return self.run(row, router(x), x)
+
+        return step
+
+    def announce_replay(self) -> None:
+        """As ``Tier.announce_replay``."""
+        asks_twice = self.way.routed_on == "cpu" and not self._leaves_all
+        self.cpu.expect(len(self.slots.tables) * (2 if asks_twice else 1))
+
+    def run(self, row: int, routed: Routed, x: Tensor) -> Tensor:
+        """x + the experts ``routed`` of layer number ``row`` of those that have any."""
+        table, mailbox = self.slots.tables[row], self.cpu.mailbox
+        with self._prefetch.around(row, routed.ids, x):
+            self.misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, row)
+            self._expect_request()  # only now: the kernel may be built first, for longer than the pool waits
+            self.misses.untile(table.copy_sources, table.copy_targets, table.count, self.layout)
+        return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)
+
+    # --- inside
+
+    @property
+    def _leaves_all(self) -> bool:
+        """Whether the CPU, where it chooses, knows by itself what to compute: what VRAM has never changes, and is the
+        first experts alone."""
+        return self.way.leaves_all and self.way.predictor == "off" and not self.cpu.num_fixed
+
+    def _run_routed_there(self, row: int, router: Router, x: Tensor) -> Tensor:
+        """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
+        which experts it has; else the card waits for the choice and goes on as ever."""
+        table, mailbox, leaves_all = self.slots.tables[row], self.cpu.mailbox, self._leaves_all
+        scored = router.score(x)
+        self.misses.ask_route(scored.scores, scored.inner if leaves_all else None, mailbox, row)
+        self._expect_request()
+        if not leaves_all:
+            choice = self.misses.take_choice(mailbox, len(x), self.top_k, table.counters)
+            return self.run(row, Routed(*choice, scored.inner), x)
+        routed = router.routed(scored)
+        self.misses.share_out(routed.ids, routed.shares, routed.inner, table, None, row)  # for what it counts
+        return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)
+
+    def _expect_request(self) -> None:
+        """Of a captured step ``announce_replay`` tells."""
+        if not (self.slots.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            self.cpu.expect(1)
