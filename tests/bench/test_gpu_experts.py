@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from strata.bench import gpu_experts
-from strata.bench.gpu_experts import QWEN3_30B, Experts, address_tables, random_blobs, run, ways
+from strata.bench.experts import QWEN3_30B, Experts, random_blobs
+from strata.bench.gpu_experts import address_tables, run, ways
 from strata.bench.gpu_time import HEADER, line
 from strata.errors import HardwareError, OptionError
 from strata.experts.layout import blob_layout

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from strata.bench import gpu_misses
-from strata.bench.gpu_experts import Experts, random_blobs
+from strata.bench.experts import Experts, random_blobs
 from strata.bench.gpu_misses import HEADER, Measurement, Rates, line, measure, run
 from strata.errors import HardwareError, OptionError
 from tests.experts.blob_kernels import CachedKernels, bytes_at

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from strata.bench import gpu_attention, gpu_experts, gpu_kernels, gpu_misses, gpu_time
+from strata.bench.experts import Experts
 from strata.cli.main import main
 
 QWEN3 = "int4:2048x768:8/128"
@@ -21,11 +22,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     def found(case: object) -> gpu_time.Measurement:
         return gpu_time.Measurement(str(case), 1, 1e-6, 1e9, 1e9, 1e12)
 
-    def experts(cases: Sequence[gpu_experts.Experts], tokens: Sequence[int]) -> Iterator[gpu_time.Measurement]:
+    def experts(cases: Sequence[Experts], tokens: Sequence[int]) -> Iterator[gpu_time.Measurement]:
         seen.append(tuple(tokens))
         yield from map(found, cases)
 
-    def misses(case: gpu_experts.Experts) -> Iterator[gpu_misses.Measurement]:
+    def misses(case: Experts) -> Iterator[gpu_misses.Measurement]:
         yield gpu_misses.Measurement(str(case), 1, 0, 1e-6, None, 1e9, 2e9, 0, 0.5)
 
     monkeypatch.setattr(gpu_kernels, "run", lambda products, tokens: map(found, products))

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 from strata.errors import OptionError
 from strata.plan.cards import find_card
@@ -19,6 +20,22 @@ COPY_BYTES = 1 << 28  # over PCIe: from 64 MiB on the rate does not grow
 USUAL_HZ = 1.9e9  # of a card that is not in the list
 OVERLAPPING = (9, 0)  # compute capability from which on launches overlap
 PASSES = 8
+
+
+class BesideReads:
+    """Of a measurement with a ``rate``, and what plain reads of the same memory reach, ``read``: bytes a second."""
+
+    __slots__ = ()
+    rate: float
+    read: float
+
+    @property
+    def share(self) -> float:
+        return self.rate / self.read
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**asdict(cast("Any", self)), "share": self.share}
 
 
 def measure_rates(device: Any) -> Rates:

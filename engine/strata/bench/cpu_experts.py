@@ -12,11 +12,12 @@ import mmap
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from strata.bench.bandwidth import BesideReads
+from strata.bench.experts import SAMPLES, Experts, random_blobs
 from strata.errors import HardwareError
-from strata.native.layout import MATRICES, TileLayout
+from strata.native.layout import TileLayout
 from strata.native.pool import ExpertPool, PoolOptions
 from strata.native.tiles import tile_expert
 from strata.plan.units import format_bytes
@@ -26,14 +27,10 @@ SECONDS = 0.25  # of one measurement
 PASSES = 3  # of each, of which the fastest counts: what else runs on the machine comes and goes
 SPIN_SECONDS = 1e-3  # that threads wait for the next job: as long as a decode step goes on, they do not sleep
 _HUGE_PAGE = 2 << 20
-_SAMPLES = 4  # different experts; the others are copies
-_DTYPES = {"U8": "uint8", "I8": "int8", "F16": "float16", "BF16": "bfloat16"}
-_RANGES = {"int8": (-127, 128), "uint8": (0, 256)}
-_MXFP4_SCALES = (118, 122)  # 2^-9 to 2^-6
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(BesideReads):
     """One way to compute. Rates in bytes a second."""
 
     variant: str
@@ -44,14 +41,6 @@ class Measurement:
     job_seconds: float
     rate: float  # at which weights are read and computed with
     read: float  # plain reads of the same memory by the same threads
-
-    @property
-    def share(self) -> float:
-        return self.rate / self.read
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {**asdict(self), "share": self.share}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,38 +76,16 @@ class Buffer:
         begin = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
         self.address = -(-begin // _HUGE_PAGE) * _HUGE_PAGE
         self.table = torch.arange(self.num_experts) * stride + self.address
-        samples = [_random_parts(layout, seed) for seed in range(_SAMPLES)]
+        stored = Experts(layout.format, layout.hidden, layout.intermediate, top_k=1, num_experts=SAMPLES).layout()
+        samples = random_blobs(stored)
 
         def fill(i: int) -> None:
-            parts = {name: part.data_ptr() for name, part in samples[i % _SAMPLES].items()}
+            blob = samples[i % SAMPLES].data_ptr()
+            parts = {part: blob + stored.parts[part][0] for part in layout.parts}
             tile_expert(layout, parts, self.address + i * stride)
 
         with ThreadPoolExecutor() as threads:
             list(threads.map(fill, range(self.num_experts)))
-
-
-def _random_parts(layout: TileLayout, seed: int) -> dict[str, Any]:
-    """An expert's tensors by the store's names: codes at random, scales that keep activations small."""
-    import torch
-
-    from strata import quant
-
-    generator = torch.Generator().manual_seed(seed)
-    parts: dict[str, Any] = {}
-    for matrix in MATRICES:
-        shape = (layout.intermediate, layout.hidden)
-        shape = shape[::-1] if matrix == "down_proj" else shape
-        for name, spec in quant.get(layout.format).parts(*shape).items():
-            dtype = _DTYPES[spec.dtype]
-            if dtype in _RANGES:
-                low, high = _MXFP4_SCALES if (layout.format, name) == ("mxfp4", "scales") else _RANGES[dtype]
-                part = torch.randint(low, high, spec.shape, generator=generator, dtype=getattr(torch, dtype))
-            else:
-                part = (torch.rand(spec.shape, generator=generator) * 1e-4).to(getattr(torch, dtype))
-            parts[f"{matrix}.weight" if name == "weight" else f"{matrix}.weight.{name}"] = part
-        if layout.bias:
-            parts[f"{matrix}.bias"] = torch.zeros(shape[0])
-    return parts
 
 
 def run(layout: TileLayout, choices: Choices, options: PoolOptions, buffer_bytes: int) -> Iterator[Measurement]:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.bandwidth import read_bandwidth
-from strata.bench.gpu_time import Measurement, copies, gpu, seconds
+from strata.bench.gpu_time import Measurement, Work, copies, measure
 from strata.errors import OptionError
 
 if TYPE_CHECKING:
@@ -68,16 +67,10 @@ QWEN3_30B = (
 
 def run(cases: Sequence[Attention]) -> Iterator[Measurement]:
     """Measure each on the current GPU. Raises HardwareError without one."""
-    device = gpu()
-    read = read_bandwidth(device)
-    for case in cases:
-        steps, inputs = _prepare(case, device)
-        time = seconds(steps, inputs)
-        tokens = case.seqs * case.new
-        yield Measurement(str(case), tokens, time, case.kv_bytes / time, case.operations / time, read)
+    return measure(lambda device: (_work(case, device) for case in cases))
 
 
-def _prepare(case: Attention, device: Any) -> tuple[list[Callable[..., Any]], tuple[Any, ...]]:
+def _work(case: Attention, device: Any) -> Work:
     """One step for each of several caches: enough to be read from memory every time."""
     import torch
 
@@ -97,7 +90,8 @@ def _prepare(case: Attention, device: Any) -> tuple[list[Callable[..., Any]], tu
     def step(cache: Any) -> Callable[[Any], Any]:
         return lambda qkv: attend(qkv, Rotation(turn, turn), cache, batch)
 
-    return [step(cache) for cache in caches], (torch.randn(tokens, heads * case.head_dim, **bf16),)
+    inputs = (torch.randn(tokens, heads * case.head_dim, **bf16),)
+    return Work(str(case), tokens, case.kv_bytes, case.operations, [step(cache) for cache in caches], inputs)
 
 
 def _batch(case: Attention, device: Any) -> PagedBatch:

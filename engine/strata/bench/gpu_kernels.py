@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strata.bench.bandwidth import read_bandwidth
-from strata.bench.gpu_time import Measurement, copies, gpu, seconds
+from strata.bench.gpu_time import Measurement, Work, copies, measure
 from strata.errors import OptionError
+from strata.store.shard import torch_dtype
 
 if TYPE_CHECKING:
     from strata.kernels.matrix import Matrix
 
 OPERATIONS = ("product", "add", "gated")
 DTYPES = ("int4", "int8", "mxfp4", "bf16")
-_TORCH = {"U8": "uint8", "I8": "int8", "F16": "float16", "BF16": "bfloat16"}
 _MXFP4_SCALES = (118, 122)  # 2^-9 to 2^-6
 
 
@@ -62,16 +61,17 @@ QWEN3_8B = (
 
 def run(products: Sequence[Product], tokens: Sequence[int]) -> Iterator[Measurement]:
     """Measure each with each, one after another, on the current GPU. Raises HardwareError without one."""
-    device = gpu()
-    read = read_bandwidth(device)
+    return measure(lambda device: _works(products, tokens, device))
+
+
+def _works(products: Sequence[Product], tokens: Sequence[int], device: Any) -> Iterator[Work]:
     for product in products:
         matrices = _matrices(product, device)
         num_bytes = sum(part.nbytes for part in matrices[0].parts.values())
         steps = [_step(product, matrix) for matrix in matrices]
         for count in tokens:
-            time = seconds(steps, _inputs(product, count, device))
             operations = 2 * count * product.rows * product.cols
-            yield Measurement(str(product), count, time, num_bytes / time, operations / time, read)
+            yield Work(str(product), count, num_bytes, operations, steps, _inputs(product, count, device))
 
 
 def _matrices(product: Product, device: Any) -> list[Matrix]:
@@ -85,7 +85,7 @@ def _matrices(product: Product, device: Any) -> list[Matrix]:
     num_bytes = quant.get(product.dtype).num_bytes(product.rows, product.cols)
 
     def random(name: str) -> Any:
-        dtype = getattr(torch, _TORCH[parts[name].dtype])
+        dtype = torch_dtype(parts[name].dtype)
         if dtype.is_floating_point:
             return (torch.rand(parts[name].shape, device=device) * 1e-3).to(dtype)
         low, high = _MXFP4_SCALES if (product.dtype, name) == ("mxfp4", "scales") else (0, 127)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from strata.bench.bandwidth import copy_bandwidth, read_bandwidth
-from strata.bench.gpu_experts import Experts, random_blobs
+from strata.bench.bandwidth import BesideReads, copy_bandwidth, read_bandwidth
+from strata.bench.experts import Experts, random_blobs
 from strata.bench.gpu_time import REPLAYS, gpu, seconds
 from strata.config import DeviceConfig
 from strata.errors import OptionError
@@ -39,7 +39,7 @@ Timer = Callable[[Sequence[Callable[[], None]]], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(BesideReads):
     """Of a layer's missing experts. Rates in bytes a second."""
 
     what: str
@@ -51,14 +51,6 @@ class Measurement:
     read: float  # one large copy by the copy engine; where the CPU computes, plain reads of host memory
     prefetch_bytes: int  # that the threads ask for memory ahead, as a trial found
     huge_pages: float | None  # share of the experts' memory; None where the kernel does not tell
-
-    @property
-    def share(self) -> float:
-        return self.rate / self.read
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {**asdict(self), "share": self.share}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from strata.bench.bandwidth import BesideReads, read_bandwidth
 from strata.errors import HardwareError
 
 LAUNCHES = 40  # in a graph, at least
@@ -16,7 +17,7 @@ CACHES = 4  # times the GPU's cache that the copies of what is read fill
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(BesideReads):
     """Rates in bytes a second."""
 
     what: str
@@ -26,13 +27,26 @@ class Measurement:
     flops: float  # multiplications and additions a second
     read: float  # plain reads of the GPU's memory
 
-    @property
-    def share(self) -> float:
-        return self.rate / self.read
 
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {**asdict(self), "share": self.share}
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Calls that do the same with other data, one after another; each has ``num_bytes`` to read."""
+
+    what: str
+    tokens: int
+    num_bytes: int
+    operations: int  # multiplications and additions
+    steps: Sequence[Callable[..., Any]]
+    inputs: tuple[Any, ...]
+
+
+def measure(prepare: Callable[[Any], Iterable[Work]]) -> Iterator[Measurement]:
+    """Each that ``prepare`` has for the current GPU, a torch.device. Raises HardwareError without one."""
+    device = gpu()
+    read = read_bandwidth(device)
+    for work in prepare(device):
+        time = seconds(work.steps, work.inputs)
+        yield Measurement(work.what, work.tokens, time, work.num_bytes / time, work.operations / time, read)
 
 
 def gpu() -> Any:

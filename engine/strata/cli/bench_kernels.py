@@ -156,14 +156,15 @@ class Table(NamedTuple):
 
 def _run_gpu(arguments: argparse.Namespace) -> int:
     from strata.bench import gpu_attention, gpu_experts, gpu_kernels, gpu_misses, gpu_time
+    from strata.bench.experts import QWEN3_30B, Experts
 
     products = [gpu_kernels.Product.parse(text) for text in arguments.products]
     attention = [gpu_attention.Attention.parse(text) for text in arguments.attention]
-    experts = [gpu_experts.Experts.parse(text) for text in arguments.experts]
+    experts = [Experts.parse(text) for text in arguments.experts]
     misses = arguments.misses
     if not products and not attention and not experts and misses is None:
         products, attention = list(gpu_kernels.QWEN3_8B), list(gpu_attention.QWEN3_30B)
-        experts = [gpu_experts.QWEN3_30B]
+        experts = [QWEN3_30B]
     tables = []
     if products or attention or experts:
         found = chain(
@@ -173,7 +174,7 @@ def _run_gpu(arguments: argparse.Namespace) -> int:
         )
         tables.append(Table(found, gpu_time.HEADER, gpu_time.line))
     if misses is not None:
-        case = gpu_experts.QWEN3_30B if misses is True else gpu_experts.Experts.parse(misses)
+        case = QWEN3_30B if misses is True else Experts.parse(misses)
         tables.append(Table(gpu_misses.run(case), gpu_misses.HEADER, gpu_misses.line))
     return _print(tables, as_json=arguments.json)
 
