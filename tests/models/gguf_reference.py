@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gguf.quants import dequantize
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.initialization import no_init_weights
 
 NAMES = {
     "attn_norm": "input_layernorm",
@@ -32,20 +33,18 @@ def smollm2(path: Path) -> Any:
         return reader.fields[f"llama.{key}"].contents()
 
     heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=field("vocab_size"),
-            hidden_size=field("embedding_length"),
-            intermediate_size=field("feed_forward_length"),
-            num_hidden_layers=field("block_count"),
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
-            max_position_embeddings=field("context_length"),
-            rms_norm_eps=field("attention.layer_norm_rms_epsilon"),
-            rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
-            tie_word_embeddings=True,
-        )
-    ).eval()
+    config = LlamaConfig(
+        vocab_size=field("vocab_size"),
+        hidden_size=field("embedding_length"),
+        intermediate_size=field("feed_forward_length"),
+        num_hidden_layers=field("block_count"),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=field("context_length"),
+        rms_norm_eps=field("attention.layer_norm_rms_epsilon"),
+        rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
+        tie_word_embeddings=True,
+    )
     tensors = {}
     for tensor in reader.tensors:
         weight = dequantize(tensor.data, tensor.tensor_type).reshape(tuple(int(n) for n in reversed(tensor.shape)))
@@ -55,6 +54,8 @@ def smollm2(path: Path) -> Any:
             count = heads if kind == "attn_q" else kv_heads
             weight = weight.reshape(count, -1, 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
         tensors[_name(tensor.name)] = torch.from_numpy(np.array(weight))
+    with no_init_weights():  # of 135 million numbers that are replaced at once
+        model = LlamaForCausalLM(config).eval()
     model.load_state_dict({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]}, strict=True)
     return model
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch.nn import functional
 
-from strata.bench import perplexity
 from strata.config import DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.model_name import BuiltinName
 from strata.runner.runner import Runner
@@ -20,10 +23,10 @@ from strata.store.sources.builtin import builtin_path
 from tests.models import tiny
 from tests.models.gguf_reference import smollm2
 
-ON_CPU = DeviceConfig(device="cpu")
 SOURCE = "builtin://smollm2-135m"
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 TOKENS = 256
+FORMATS = ("bf16", "int8", "int4")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,14 @@ def run(token_ids: list[int], dtype: str, compute_dtype: torch.dtype) -> torch.T
     scheduler = SchedulerConfig(max_model_len=TOKENS, max_num_seqs=1)
     config = EngineConfig(model=SOURCE, device=DeviceConfig(device="cpu"), scheduler=scheduler)
     runner = Runner.load(Store.open(resolve(SOURCE, dtype)), config, compute_dtype=compute_dtype)
-    blocks = tuple(range(TOKENS // runner.block_size))
+    blocks = tuple(range(len(token_ids) // runner.block_size))
     return runner.run_all(Batch((ScheduledSequence("a", tuple(token_ids), 0, blocks, samples=True),)))
+
+
+@pytest.fixture(scope="module")
+def served(token_ids: list[int]) -> Callable[[str], torch.Tensor]:
+    """All logits of the store of a format, with activations in bf16."""
+    return cache(lambda dtype: run(token_ids, dtype, torch.bfloat16))
 
 
 def compare(what: str, found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
@@ -64,9 +73,9 @@ def compare(what: str, found: torch.Tensor, expected: torch.Tensor) -> tuple[flo
     return relative, same
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
-def test_logits_as_served(token_ids: list[int], expected: torch.Tensor, dtype: str) -> None:
-    relative, same = compare(f"{dtype}, bf16 activations", run(token_ids, dtype, torch.bfloat16), expected)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_logits_as_served(served: Callable[[str], torch.Tensor], expected: torch.Tensor, dtype: str) -> None:
+    relative, same = compare(f"{dtype}, bf16 activations", served(dtype), expected)
     assert relative < 0.04
     assert same > 0.94
 
@@ -79,22 +88,18 @@ def test_logits_exactly(token_ids: list[int], reference: Any) -> None:
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.copy_(parameter.bfloat16())
-    expected = tiny.reference_logits(reference, token_ids)
-    relative, same = compare("bf16, float32 activations", run(token_ids, "bf16", torch.float32), expected)
+    some = token_ids[:64]
+    expected = tiny.reference_logits(reference, some)
+    relative, same = compare("bf16, float32 activations", run(some, "bf16", torch.float32), expected)
     assert relative < 1e-4
     assert same == 1
 
 
-def test_perplexity(tmp_path: Path) -> None:
-    """int4 within 1 % of the source, which is the bf16 store: the source's own 4 and 5 bits, dequantised."""
-    (tmp_path / "text").write_text(TEXT.read_text("utf-8")[:2000], "utf-8")  # fits into one window
-    found = {
-        dtype: perplexity.run(SOURCE, dtype, text=tmp_path / "text", device=ON_CPU, progress=lambda *_: None)
-        for dtype in ("bf16", "int8", "int4")
-    }
-    for report in found.values():
-        print("\n".join(report.lines()))
-    source = found["bf16"].perplexity
-    assert 15 < source < 30
-    assert found["int8"].perplexity == pytest.approx(source, rel=0.004)
-    assert found["int4"].perplexity == pytest.approx(source, rel=0.01)
+def test_perplexity(served: Callable[[str], torch.Tensor], token_ids: list[int]) -> None:
+    """Within 1 % of the source, which is the bf16 store: the source's own 4 and 5 bits, dequantised."""
+    targets = torch.tensor(token_ids[1:])
+    found = {dtype: math.exp(functional.cross_entropy(served(dtype)[:-1].float(), targets)) for dtype in FORMATS}
+    print(f"SmolLM2's perplexity over {len(targets)} tokens: {found}")
+    assert 15 < found["bf16"] < 30
+    assert found["int8"] == pytest.approx(found["bf16"], rel=0.01)
+    assert found["int4"] == pytest.approx(found["bf16"], rel=0.01)
