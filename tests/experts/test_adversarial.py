@@ -141,14 +141,16 @@ def test_every_answer_is_right(store: Store, slots: int, split: Split, predictor
 PROMPTS = [[(5 * i * i + 3 * number) % 90 + 2 for i in range(6 + 3 * number)] for number in range(6)]
 
 
-def loop_of(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, way: str, predictor: str) -> EngineLoop:
+def loop_of(
+    store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch, placement: str, predictor: str
+) -> EngineLoop:
     layout = layout_of(store)
     monkeypatch.setattr(runner_module, "kernels_for", lambda device, dtype: kernels)
     device = DeviceConfig(
         device="cpu",
         num_threads=1,
         expert_vram_bytes=None if kernels.misses is None else len(layout.layers) * layout.blob_bytes,
-        expert_placement=way,  # type: ignore[arg-type]
+        expert_placement=placement,  # type: ignore[arg-type]
         prefetch=predictor,  # type: ignore[arg-type]
         prefetch_probability=0.15,
     )
@@ -161,9 +163,9 @@ def request(number: int) -> GenerationRequest:
     return GenerationRequest(f"r{number}", tuple(PROMPTS[number]), SamplingParams(20, temperature=0.0, ignore_eos=True))
 
 
-@pytest.mark.parametrize(("way", "predictor"), [("cpu", "gate"), ("fetch", "history")])
+@pytest.mark.parametrize(("placement", "predictor"), [("cpu", "gate"), ("fetch", "history")])
 def test_requests_that_leave_take_nothing_with_them(
-    store: Store, way: str, predictor: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, placement: str, predictor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     monkeypatch.setattr(Runner, "runs_ahead", True)  # a step is launched before the last one is taken in, as on a card
@@ -172,7 +174,7 @@ def test_requests_that_leave_take_nothing_with_them(
     for number in range(len(PROMPTS)):
         alone.add(request(number))
         expected |= drain(alone)
-    loop = loop_of(store, CachedKernels(), monkeypatch, way, predictor)
+    loop = loop_of(store, CachedKernels(), monkeypatch, placement, predictor)
     tier = loop._runner.model.tier
     assert isinstance(tier, Hybrid)
     try:

@@ -50,14 +50,14 @@ def layout_of(store: Store) -> ExpertLayout:
 class Running:
     """A tier of four experts a layer, two of them in VRAM, and its two layers, which take what ``step`` says."""
 
-    def __init__(self, store: Store, way: str, guess: Callable[[torch.Tensor], Routed] = no_guess) -> None:
+    def __init__(self, store: Store, placement: str, guess: Callable[[torch.Tensor], Routed] = no_guess) -> None:
         """``guess``: the router of a layer that another one looks ahead to."""
         layout = layout_of(store)
         sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
-        placement = ExpertPlacement(sizes, SLOTS * len(layout.layers))
+        where = ExpertPlacement(sizes, SLOTS * len(layout.layers))
         device = torch.device("cpu")
-        config = DeviceConfig(expert_placement=way, prefetch_probability=1.0)  # type: ignore[arg-type]
-        self.tier = Hybrid(layout, placement, CachedKernels(), device, 2, config)
+        config = DeviceConfig(expert_placement=placement, prefetch_probability=1.0)  # type: ignore[arg-type]
+        self.tier = Hybrid(layout, where, CachedKernels(), device, 2, config)
         dict(store.load(device, put_expert=self.tier.put))
         self._guess = guess
         self._now: tuple[int, Routed] | None = None  # the layer that runs, and what it takes

@@ -204,7 +204,7 @@ class Runner:
         if not ways:
             for option, value in (("--prefetch", config.prefetch), ("--routing-device", config.routing_device)):
                 if value not in ("auto", "off", "gpu"):
-                    logger.info("%s %s does nothing here: no experts are beyond VRAM", option, value)
+                    logger.info("%s %s does nothing here: all experts are in one place", option, value)
             return
         graphs: dict[Hashable, StepGraphs | None] = {}
         if len(ways) > 1:
