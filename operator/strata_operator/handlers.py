@@ -15,12 +15,24 @@ from strata_operator.cluster.cache import Cache
 _LOGIN_SECONDS = 600
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """No handler asks what has changed since it ran last, and kopf's copy of each object takes most of an event."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None: ...
+
+
 def settings() -> kopf.OperatorSettings:
     """Names under which kopf would ever write are ours from the start, and no request may hang for ever."""
     made = kopf.OperatorSettings()
     made.persistence.finalizer = f"{GROUP}/operator"
     made.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"operator.{GROUP}")
-    made.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"operator.{GROUP}")
+    made.persistence.diffbase_storage = _NoDiffs()
     made.posting.enabled = False  # cluster/events posts, counted and aggregated
     made.peering.standalone = True
     made.scanning.disabled = True  # no right to list CRDs and namespaces is needed

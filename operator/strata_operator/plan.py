@@ -73,7 +73,7 @@ def plan(
             blocked.append(foreign(kind, child.name, child.owner))
         elif _differs(child, manifest):
             actions.append(Action("update", manifest, child))
-        elif child.owned_fields != observed.applied_fields.get(kind):
+        elif hash(child.owned_fields) != observed.applied_fields.get(kind):
             # Were it the very set that our last apply left, then an admission webhook has the last word, not a person.
             lost = lost_fields(manifest, json.loads(child.owned_fields))
             if lost:

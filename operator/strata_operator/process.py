@@ -43,6 +43,7 @@ WATCHED = (
     "PodDisruptionBudget",
     "Pod",
 )
+GATHER_SECONDS = 0.1  # a model's children and pods change several at a time: one look at them all
 OUTAGE_SECONDS = 2.0  # between two looks for an API server that is away at the start
 DENIED_SECONDS = 60.0  # an API server that starts up denies everything for a moment; who is denied longer lacks rights
 STOP_SECONDS = 20.0  # for reconciles under way; the pod's grace period is longer
@@ -70,7 +71,7 @@ async def run(settings: Settings) -> None:
     # Each watch and each resync has a connection, and so has each worker.
     threads = settings.workers + (len(WATCHED) + 2) * max(1, len(settings.namespaces)) + 1
     client = Client(config, on_request=telemetry.requested, threads=threads)
-    cache = Cache(queue.add)
+    cache = Cache(queue.add, lambda key: queue.add_after(key, GATHER_SECONDS))
 
     def tuned(key: Key) -> None:
         if not served or key[0] in served:  # else it is another operator's

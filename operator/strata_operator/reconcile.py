@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -84,7 +84,7 @@ class Reconciler:
         self._look = look
         self._clock = client.now  # it is compared with what the API server and kubelets write
         self._outbox = events.Outbox(client, client.now)
-        self._told: dict[Key, datetime] = {}  # when the status was written last
+        self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
         self._shared: WeakValueDictionary[object, Verdict] = WeakValueDictionary()  # by what was asked
 
@@ -135,7 +135,7 @@ class Reconciler:
         if to_start is not None:
             wanted = replace(wanted, actions=(*wanted.actions, Action("create", to_start, None)))
         # Of a new model the first status shows whether it is still there: one call less for each of many.
-        if obj["status"] and any(action.verb == "create" for action in wanted.actions):
+        if (obj["status"] or key in self._told) and any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
         done: list[Action] = []
         try:
@@ -167,8 +167,10 @@ class Reconciler:
             previous=obj["status"],
             now=self._clock(),
         )
+        if done and not retuned:
+            self._told.setdefault(key, self._clock())  # a new model may be Ready before anything else is told of it
         pause = self._pause(key, new, obj["status"])
-        changed = pause is None and self._tell(obj, new)
+        changed = pause is None and self._tell(obj, new, [kind for kind in target.desired if kind in observed.children])
         if stranded.leaves is not None:
             self._evict(obj["metadata"], stranded.leaves)
         if outcome.blocked:
@@ -222,7 +224,8 @@ class Reconciler:
 
     def _nodes_with(self, weights: str) -> list[str]:
         """By the records of all models."""
-        return sorted({node for status in self._cache.statuses() for node in Cached.of(status, weights).nodes})
+        told = [status for status in self._cache.statuses() if (status.get("cache") or {}).get("weights") == weights]
+        return sorted({node for status in told for node in Cached.of(status, weights).nodes})
 
     def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""
@@ -239,7 +242,7 @@ class Reconciler:
             done.append(action)
             if action.kind != JOB:  # of a preflight its pods tell
                 self._cache.note_applied(Child.of(action.kind, answer))
-                self._cache.put(action.kind, answer)
+                self._cache.put(action.kind, answer, own=True)
         return wanted
 
     def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
@@ -340,13 +343,13 @@ class Reconciler:
         age = (self._clock() - self._told[key]).total_seconds()
         return PACE_SECONDS - age if 0 <= age < PACE_SECONDS else None
 
-    def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-        """Write the status if it differs; whether it was written."""
+    def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any], made: Sequence[str] = ()) -> bool:
+        """Write the status if it differs; whether it was written. ``made``: kinds of the children that are there."""
         metadata, previous = obj["metadata"], obj["status"]
         if new == previous:
             return False
         # Before it is written: should the answer be lost, then the next look finds nothing that has changed.
-        self._outbox.add(metadata, statuses.changes(new, previous))
+        self._outbox.add(metadata, statuses.changes(new, previous, made))
         key = (metadata["namespace"], metadata["name"])
         self._cache.put_model(apply.apply_status(self._client, key, metadata["uid"], new), own=True)
         self._told[key] = self._clock()

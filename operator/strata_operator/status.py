@@ -247,7 +247,10 @@ def _degraded(trouble: Trouble | None, ill: Trouble | None, stays: str) -> Condi
 
 
 def is_progress(new: Status, previous: Status) -> bool:
-    """Whether no more differs between two statuses than how far a roll-out is."""
+    """Whether no more differs between two statuses than how far a roll-out is; the first one tells of nothing else
+    while nothing stands in its way."""
+    if not previous:
+        return conditions.find(new, PROGRESSING).get("status") == "True"
     return _without_progress(new) == _without_progress(previous)
 
 
@@ -260,8 +263,8 @@ def _without_progress(status: Status) -> dict[str, Any]:
     return rest
 
 
-def changes(new: Status, previous: Status) -> list[Event]:
-    """What is different for a person between two statuses."""
+def changes(new: Status, previous: Status, made: Sequence[str] = ()) -> list[Event]:
+    """What is different for a person between two statuses. ``made``: kinds of the children that are there."""
     told = []
     degraded, before = conditions.find(new, DEGRADED), conditions.find(previous, DEGRADED)
     if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
@@ -273,6 +276,8 @@ def changes(new: Status, previous: Status) -> list[Event]:
     ready = conditions.find(new, READY)
     if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
         told.append(Event("Normal", "Ready", ready["message"]))
+    elif made and not previous and degraded.get("status") != "True":
+        told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     return told
 
 
@@ -294,13 +299,16 @@ def _started(pod: Mapping[str, Any]) -> Event:
 
 
 def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
-    """What was done. ``actions`` are those that succeeded, ``previous`` the status before them."""
+    """What was done. ``actions`` are those that succeeded, ``previous`` the status before them.
+
+    Of what was made for a new model the change of its status tells.
+    """
     told = [_started(one.manifest["spec"]["template"]["metadata"]) for one in actions if one.kind == JOB]
     made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
     was_held = conditions.find(previous, FITS).get("status") == "False" and set(made) <= set(HELD_KINDS)
-    if made and (not previous or was_held or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
+    if made and (was_held or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
-    elif made:
+    elif made and previous:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
     changed = [action.kind for action in actions if action.verb == "update"]
     if changed:

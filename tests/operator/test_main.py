@@ -61,7 +61,7 @@ def test_a_cluster_without_the_crd_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ScriptedServer(lambda request: Answer(404, {"message": "not found"})) as server:
-        address = server.client()._api.configuration.host
+        address = server.client().config.host
         config = {
             "apiVersion": "v1",
             "kind": "Config",

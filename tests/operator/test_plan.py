@@ -76,8 +76,8 @@ def test_what_may_not_start_holds_the_deployment_alone(seen: Observed, expected:
 def test_a_webhook_s_last_word_is_not_fought() -> None:
     mutated = '{"f:spec":{"f:ports":{}}}'
     seen = observed(Service={"owned_fields": mutated})
-    assert verbs(replace(seen, applied_fields={"Service": mutated})) == []
-    assert verbs(replace(seen, applied_fields={"Service": "another set"})) == [("restore", "Service")]
+    assert verbs(replace(seen, applied_fields={"Service": hash(mutated)})) == []
+    assert verbs(replace(seen, applied_fields={"Service": hash("another set")})) == [("restore", "Service")]
 
 
 def test_what_is_not_ours_is_named_and_left_alone() -> None:

@@ -44,7 +44,7 @@ class Start:
         self.server = ScriptedServer(lambda request: self.answer(request))
         self.port = free_port()
         monkeypatch.setattr(process, "OUTAGE_SECONDS", 0.01)
-        monkeypatch.setattr(process, "configuration", lambda: self.server.client()._api.configuration)
+        monkeypatch.setattr(process, "configuration", lambda: self.server.client().config)
 
     async def __aenter__(self) -> asyncio.Task[None]:
         self.server.__enter__()

@@ -358,7 +358,7 @@ CONFLICT = told(None, plan=Plan((), blocked=(Trouble("NameConflict", "Service m"
 @pytest.mark.parametrize(
     ("actions", "previous", "expected"),
     [
-        pytest.param([action("create", "Service")], {}, [("Normal", "Created")], id="first time"),
+        pytest.param([action("create", "Service")], {}, [], id="first time"),
         pytest.param([action("create", "Service")], SERVING, [("Normal", "Restored")], id="made again"),
         pytest.param([action("create", "Service")], CONFLICT, [("Normal", "Created")], id="name is free now"),
         pytest.param([action("update", "Deployment")], SERVING, [("Normal", "Updated")], id="new spec"),
@@ -379,6 +379,10 @@ def test_an_event_of_drift_names_the_field() -> None:
 @pytest.mark.parametrize(
     ("new", "previous", "expected"),
     [
+        pytest.param(LOADING, {}, [("Normal", "Created")], id="begins"),
+        pytest.param(told(rollout(0), replicas=0), {}, [("Normal", "Created")], id="begins asleep"),
+        pytest.param(SERVING, {}, [("Normal", "Ready")], id="is ready at once"),
+        pytest.param(FAILING, {}, [("Warning", "EngineFailed")], id="fails at once"),
         pytest.param(SERVING, LOADING, [("Normal", "Ready")], id="gets ready"),
         pytest.param(SERVING, SERVING, [], id="stays ready"),
         pytest.param(FAILING, LOADING, [("Warning", "EngineFailed")], id="fails"),
@@ -392,4 +396,4 @@ def test_an_event_of_drift_names_the_field() -> None:
     ],
 )
 def test_events_of_changes(new: dict[str, Any], previous: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert [(event.type, event.reason) for event in changes(new, previous)] == expected
+    assert [(event.type, event.reason) for event in changes(new, previous, ["Service"])] == expected

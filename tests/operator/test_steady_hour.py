@@ -108,7 +108,7 @@ async def test_a_steady_hour_writes_nothing_and_reads_little(
     outcomes: set[str] = set()
     monkeypatch.setattr(Telemetry, "reconciled", lambda self, outcome, seconds: outcomes.add(outcome))
     with ScriptedServer(cluster.answer) as server:
-        monkeypatch.setattr(process, "configuration", lambda: server.client()._api.configuration)
+        monkeypatch.setattr(process, "configuration", lambda: server.client().config)
         running = asyncio.create_task(process.run(Settings("engine:1", "127.0.0.1", 0, workers=2)))
         while cluster.asked[f"resync {PLURAL}"] <= PER_HOUR:  # the operator's own hour
             await asyncio.sleep(0.02)

@@ -19,4 +19,4 @@ class Observed:
     preflight: tuple[Pod, ...] = ()  # pods that try a new spec, in the order of their names
     used_gpus: Mapping[str, int] = field(default_factory=dict)  # by node, of all models' pods
     nodes: tuple[StrataNode, ...] = ()  # all that agents tell of, in the order of their names
-    applied_fields: Mapping[str, str] = field(default_factory=dict)  # Child.owned_fields after our last apply, by kind
+    applied_fields: Mapping[str, int] = field(default_factory=dict)  # by kind: hash of what our last apply left owned

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from strata_operator.api.child import Child
@@ -17,17 +18,20 @@ Object = Mapping[str, Any]
 
 
 class Cache:
-    """``on_change(key)`` is called for each model of which something changed that a reconcile would look at."""
+    """``on_change(key)`` is called for each model of which something changed that a reconcile would look at;
+    ``on_part(key)``, if there is one, where that is a child or a pod."""
 
-    def __init__(self, on_change: Callable[[Key], None]) -> None:
+    def __init__(self, on_change: Callable[[Key], None], on_part: Callable[[Key], None] | None = None) -> None:
         self._on_change = on_change
+        self._on_part = on_part or on_change
         self._lock = threading.RLock()
         self._models: dict[Key, dict[str, Any]] = {}
         self._names: dict[Key, set[str]] = defaultdict(set)  # (namespace, child name) -> names of models
         self._children: dict[Key, dict[str, Child]] = defaultdict(dict)  # (namespace, child name) -> kind -> child
         self._pods: dict[Key, dict[str, Pod]] = defaultdict(dict)  # (namespace, child name) -> pod name -> pod
         self._homes: dict[Key, str] = {}  # (namespace, pod name) -> child name
-        self._applied: dict[tuple[str, str], str] = {}  # (kind, uid) -> owned fields after our last apply
+        self._gpus: Counter[str] = Counter()  # by node, see ``used_gpus``
+        self._applied: dict[tuple[str, str], int] = {}  # (kind, uid) -> hash of the owned fields after our last apply
 
     # -- models ------------------------------------------------------------------------------------------------
 
@@ -109,8 +113,8 @@ class Cache:
 
     # -- children and pods -------------------------------------------------------------------------------------
 
-    def put(self, kind: str, obj: Object) -> None:
-        """A child or pod as its watch, or the answer to our own apply, shows it."""
+    def put(self, kind: str, obj: Object, *, own: bool = False) -> None:
+        """A child or pod as its watch shows it. ``own``: the answer to our own apply, which calls for no other look."""
         new: Child | Pod = Pod.of(obj) if kind == "Pod" else Child.of(kind, obj)
         entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
         entry = new.name if kind == "Pod" else kind
@@ -123,16 +127,21 @@ class Cache:
                 return
             if before != home:  # somebody changed the pod's label: it is another model's, or nobody's
                 self._drop(entries, before, entry)
+            if isinstance(held, Pod):
+                self._count_gpus(held, -1)
             entries[home][entry] = new
+            is_news = not own and (held is None or replace(held, resource_version=new.resource_version) != new)
             if isinstance(new, Pod):
+                self._count_gpus(new, 1)
                 self._homes[new.namespace, new.name] = new.model
-        for one in {home, before}:
-            self._changed(one)
+        if is_news:
+            for one in {home, before}:
+                self._changed(one)
 
     def note_applied(self, child: Child) -> None:
         """``child`` is the answer to our own apply: what it owns then is all that it can own."""
         with self._lock:
-            self._applied[child.kind, child.uid] = child.owned_fields
+            self._applied[child.kind, child.uid] = hash(child.owned_fields)
 
     def remove(self, kind: str, obj: Object) -> None:
         """A child or pod that is gone, or that lost our label."""
@@ -144,6 +153,8 @@ class Cache:
             gone = self._drop(entries, home, entry)
             if gone is None:
                 return
+            if isinstance(gone, Pod):
+                self._count_gpus(gone, -1)
             self._applied.pop((kind, gone.uid), None)
         self._changed(home)
 
@@ -192,13 +203,14 @@ class Cache:
 
     def used_gpus(self) -> dict[str, int]:
         """Cards that pods of all models hold, by node; those on their way out, too."""
-        used: dict[str, int] = defaultdict(int)
         with self._lock:
-            for pods in self._pods.values():
-                for pod in pods.values():
-                    if pod.node is not None and pod.gpus and not pod.failed:
-                        used[pod.node] += pod.gpus
-        return dict(used)
+            return dict(self._gpus)
+
+    def _count_gpus(self, pod: Pod, sign: int) -> None:
+        if pod.node is not None and pod.gpus and not pod.failed:
+            self._gpus[pod.node] += sign * pod.gpus
+            if not self._gpus[pod.node]:
+                del self._gpus[pod.node]
 
     @staticmethod
     def _drop(entries: dict[Key, Any], home: Key, entry: str) -> Any:
@@ -211,4 +223,4 @@ class Cache:
         with self._lock:
             names = sorted(self._names.get(held, ()))
         for name in names:
-            self._on_change((held[0], name))
+            self._on_part((held[0], name))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import urllib3
 from kubernetes import client as kubernetes
 from kubernetes import config as kubernetes_config
-from kubernetes.client.exceptions import ApiException
-from kubernetes.watch.watch import iter_resp_lines
+from kubernetes.client.rest import RESTClientObject
 
 from strata_operator.api.errors import ApiError, LeavingError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.model import API_VERSION, PLURAL
@@ -29,6 +30,8 @@ READ_SECONDS = 30
 WATCH_SILENCE_SECONDS = 90
 
 CLOCK_SLACK = timedelta(seconds=5)  # dates are whole seconds, and an answer may take some time to arrive
+
+TOKEN_SECONDS = 30  # for which a token is used before it is read again; a kubelet renews it long before it ends
 
 PAGE = "250"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -91,11 +94,12 @@ class Client:
         self, config: Any, *, on_request: Callable[[str, int], None], threads: int, read_seconds: int = READ_SECONDS
     ) -> None:
         config.connection_pool_maxsize = threads
-        config.retries = False  # the queue retries, with back-off and knowing what for
+        self.config = config
         self._on_request = on_request
-        self._timeout = (min(CONNECT_SECONDS, read_seconds), read_seconds)
-        self._api = kubernetes.ApiClient(config)
-        self._api.user_agent = "strata-operator"
+        self._timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, read_seconds), read=read_seconds)
+        # Of the official client the connections alone: what it makes of a request takes as long as the request does.
+        self._connections = RESTClientObject(config).pool_manager
+        self._token: tuple[float, str | None] = (0.0, None)  # until when (monotonic), and the header
         self._ahead = timedelta()  # by how much the server's clock is, where that is more than the network explains
 
     def now(self) -> datetime:
@@ -143,15 +147,14 @@ class Client:
         resource = RESOURCES[kind]
         accept = METADATA_ONLY.format("") if resource.metadata_only else "application/json"
         query = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "300"}
-        timeout = (CONNECT_SECONDS, WATCH_SILENCE_SECONDS)
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=WATCH_SILENCE_SECONDS)
         path = resource.path(namespace)
-        answer = self._send("GET", path, query, accept=accept, timeout=timeout, verb="watch").response
+        answer = self._send("GET", path, query, accept=accept, timeout=timeout, verb="watch")
         try:
             if answer.status >= 300:
                 raise _error("GET", path, answer.status, answer.data)
-            for line in iter_resp_lines(answer):
-                if line:
-                    yield json.loads(line)
+            for line in _lines(answer):
+                yield json.loads(line)
         except urllib3.exceptions.ReadTimeoutError:
             return
         except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as error:
@@ -199,7 +202,7 @@ class Client:
     def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
         response = self._send(method, path, query or {}, timeout=self._timeout, **options)
         try:
-            data = response.read()
+            data = response.data
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{method} {path}: the answer broke off: {error!r}") from error
         if response.status >= 300:
@@ -214,28 +217,43 @@ class Client:
         query: Mapping[str, str],
         *,
         verb: str,
-        timeout: tuple[int, int],
+        timeout: urllib3.Timeout,
         accept: str = "application/json",
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
-    ) -> Any:
-        headers = {"Accept": accept, **({"Content-Type": content_type} if body is not None else {})}
-        request = self._api.param_serialize(
-            method,
-            path,
-            query_params=list(query.items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer, of which nothing has been read yet but its headers."""
+        headers = {"Accept": accept, "User-Agent": "strata-operator"}
+        if (token := self._authorization()) is not None:
+            headers["Authorization"] = token
+        if body is not None:
+            headers["Content-Type"] = content_type
         try:
-            response = self._api.call_api(*request, _request_timeout=timeout)
-        except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+            response: urllib3.BaseHTTPResponse = self._connections.urlopen(
+                method,
+                self.config.host + path + (f"?{urlencode(query)}" if query else ""),
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=timeout,
+                redirect=False,
+                retries=False,  # the queue retries, with back-off and knowing what for
+                preload_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             self._on_request(verb, 0)
             raise UnavailableError(f"{method} {path}: no answer from the API server: {error!r}") from error
         self._on_request(verb, response.status)
-        self._see_time(response.getheader("Date"))
+        if response.status == 401:
+            self._token = (0.0, None)
+        self._see_time(response.headers.get("Date"))
         return response
+
+    def _authorization(self) -> str | None:
+        until, token = self._token
+        if time.monotonic() >= until:
+            token = self.config.get_api_key_with_prefix("BearerToken", alias="authorization")
+            self._token = (time.monotonic() + TOKEN_SECONDS, token)
+        return token
 
     def _see_time(self, date: str | None) -> None:
         """An HTTP date, in whole seconds, of when the answer was sent."""
@@ -246,6 +264,13 @@ class Client:
         if abs(ahead - self._ahead) > CLOCK_SLACK:
             log.info("the API server's clock is %.0f s ahead of this one", ahead.total_seconds())
             self._ahead = ahead
+
+
+def _lines(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    rest = b""
+    for piece in answer.stream(amt=None):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from filter(None, lines)
 
 
 def _error(method: str, path: str, status: int, data: bytes) -> ApiError:

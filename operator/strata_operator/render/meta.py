@@ -10,6 +10,8 @@ from typing import Any
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
 from strata_operator.api.names import HASH_ANNOTATION, MODEL_LABEL, child_name
 
+_encode = json.JSONEncoder(sort_keys=True).encode
+
 
 def selector(model: StrataModel) -> dict[str, str]:
     """The labels that find a model's pods."""
@@ -28,7 +30,7 @@ def labels(model: StrataModel) -> dict[str, str]:
 
 def digest(value: Mapping[str, Any]) -> str:
     """A short hash that does not depend on the order of keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(_encode(value).encode()).hexdigest()[:16]
 
 
 def endpoints(model: StrataModel) -> dict[str, str]:

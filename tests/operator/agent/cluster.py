@@ -32,7 +32,7 @@ class HttpCluster:
     def served(self, kubeconfig: Path) -> Iterator[ScriptedServer]:
         """Until the block ends; ``kubeconfig`` is written and names the server."""
         with ScriptedServer(self.answer) as server:
-            address = server.client()._api.configuration.host
+            address = server.client().config.host
             config = {
                 "apiVersion": "v1",
                 "kind": "Config",

@@ -37,7 +37,7 @@ def test_apply_says_who_applies_and_whether_by_force() -> None:
     assert (request.method, request.path) == ("PATCH", "/api/v1/namespaces/ns/services/m")
     assert request.query == {"fieldManager": "me", "force": "true"}
     assert request.headers["Content-Type"] == "application/apply-patch+yaml"
-    assert request.headers["authorization"] == "bearer secret"
+    assert request.headers["Authorization"] == "bearer secret"
     assert request.body == manifest
 
 
