@@ -17,8 +17,9 @@ greedy.
 NOTES = """
 Of the limit: the share that was reached of what the card's and the host's rates, measured in the same run, allow at
 most for the bytes and products of a step, and the rate that sets it (`strata bench`). Predicted: what the planner
-expects of the same rates (`strata plan`). Moved: a step or a prompt, read from VRAM, brought over PCIe, computed by the
-CPU's threads in host memory. Hits: the share of the experts needed that VRAM had.
+expects of the same rates and hits (`strata plan`, which takes all experts to be as likely). Moved: a step or a prompt,
+read from VRAM, brought over PCIe, computed by the CPU's threads in host memory. Hits: the share of the experts needed
+that VRAM had.
 """
 
 COLUMNS = ("case", "what", "measured", "of the limit", "predicted", "predicted ÷ measured", "moved, GiB", "hits")

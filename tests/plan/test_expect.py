@@ -46,6 +46,14 @@ def test_measured_steps_with_missing_experts_are_expected_so(vram: float, measur
     assert 0.8 <= decode("qwen3-30b-a3b", place=Place(vram)).tokens_per_second / measured <= 1.25
 
 
+def test_what_a_step_finds_in_vram_decides_and_not_what_lies_there() -> None:
+    def missing(place: Place) -> float:
+        return decode("qwen3-30b-a3b", place=place).seconds["missing experts"]
+
+    assert missing(Place(0.25, hits=0.5)) == pytest.approx(missing(Place(0.5)), rel=0.1)
+    assert missing(Place(0.25, hits=1.0)) == 0 < missing(Place(0.25, hits=0.99)) < missing(Place(0.25))
+
+
 def test_a_measured_prompt_is_expected_so() -> None:
     """2,048 tokens of Qwen3-30B-A3B in int4 (the same card)."""
     assert 0.8 <= prefill(public("qwen3-30b-a3b"), 2048).tokens_per_second / 40_800 <= 1.25

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import re
 import sys
 import tempfile
 import time
@@ -164,7 +163,7 @@ def all_ways(
 
 
 def upcycled(directory: Path, given: argparse.Namespace) -> Iterator[tuple[str, Store, Task]]:
-    """A store for each format of experts, with real sentences."""
+    """A store for each format of experts, with parts of a real text."""
     source = given.checkpoint or builtin_path(BuiltinName(SMOLLM2))
     for form in given.formats:
         name = f"upcycled-{form}-{given.layers or 'all'}-{given.noise:g}"
@@ -177,9 +176,10 @@ def upcycled(directory: Path, given: argparse.Namespace) -> Iterator[tuple[str, 
             file.unlink()
         tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
         text = TEXT.read_text("utf-8")
-        sentences = [found for found in re.findall(r"[A-Z][^.!?]*[.!?]", text) if 4 <= len(found.split()) <= 20]
-        assert len(sentences) >= given.prompts, f"{TEXT} has {len(sentences)} short sentences"
-        prompts = [tokenizer.encode(sentence).ids for sentence in sentences[: given.prompts]]
+        words = text.split()
+        each = len(words) // given.prompts
+        assert each >= 8, f"{TEXT} has {len(words)} words; {given.prompts} prompts of 8 or more are wanted"
+        prompts = [tokenizer.encode(" ".join(words[i * each :][: min(each, 20)])).ids for i in range(given.prompts)]
         yield f"SmolLM2 {form}", Store.open(path), Task(prompts, given.tokens, tokenizer.encode(text).ids, given.steps)
 
 

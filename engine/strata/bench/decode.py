@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strata.bench.loaded import AUTO, Loaded, check_positive, open_model, parts_of, requests, table
@@ -122,6 +122,8 @@ def measure(
     context = prompt_tokens + 1 + WARM_UP + output_tokens // 2
     element_bytes = loaded.runner.pool.tensor.element_size()
     step = step_bytes(model, parts, context=context, num_seqs=batch_size, element_bytes=element_bytes)
+    moved = _moved(ran, step, setting, output_tokens)
+    hits = setting.vram if moved.hit_ratio is None else moved.hit_ratio
     expected = None
     if setting.is_card:
         expected = expect_decode(
@@ -130,11 +132,9 @@ def measure(
             setting.rates,
             context=context,
             num_seqs=batch_size,
-            place=setting.place or Place(),
+            place=replace(setting.place or Place(), hits=moved.hit_ratio),
             element_bytes=element_bytes,
         )
-    moved = _moved(ran, step, setting, output_tokens)
-    hits = setting.vram if moved.hit_ratio is None else moved.hit_ratio
     return DecodeReport(
         setting=setting,
         batch_size=batch_size,

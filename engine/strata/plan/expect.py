@@ -50,12 +50,13 @@ MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where routed experts are. ``vram``: the share of them there; a step finds as many of its experts there.
-    Missing ones come over PCIe as far as there are slots ("fetch"), are computed by the CPU ("cpu"), or are split
-    as is fastest ("auto")."""
+    """Where routed experts are. ``vram``: the share of them there; ``hits``: the share of a step's experts that it
+    finds there, None where all are as likely and nobody guesses. Missing ones come over PCIe as far as there are slots
+    ("fetch"), are computed by the CPU ("cpu"), or are split as is fastest ("auto")."""
 
     vram: float = 1.0
     placement: str = "auto"
+    hits: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +175,9 @@ def _missing(
     if tokens <= CACHED_TOKENS:
         number, num_experts = max(1, round(distinct)), _num_experts(model)
         slots = _slots(place, num_experts)
+        hits = slots / num_experts if place.hits is None else place.hits
         expected = 0.0
-        for missed, probability in _binomial(number, 1 - slots / num_experts):
+        for missed, probability in _binomial(number, 1 - hits):
             most = min(missed, max(0, slots - (number - missed)))  # slots whose experts are needed are not free
             fetched = {"fetch": [most], "cpu": [0]}.get(place.placement, range(most + 1))
             in_vram = experts / number * (number - missed)
