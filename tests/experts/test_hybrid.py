@@ -24,6 +24,7 @@ from strata.experts.trial import Trial
 from strata.experts.ways import Way
 from strata.kernels.layer import Kernels
 from strata.memory.host import HEADROOM, PinnedMemory
+from strata.native.pool import PoolOptions
 from strata.plan.hardware import disk_bytes_read
 from strata.runner import runner as runner_module
 from strata.runner.contest import keep_fastest
@@ -119,6 +120,8 @@ def test_the_cpu_chooses_as_the_card_does(
     tmp_path: Path, placement: str, prefetch: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    # Rounded to 8 bits, an activation that differs in its last bit may turn a later layer's choice.
+    monkeypatch.setattr(cpu, "PoolOptions", partial(PoolOptions, activations="int16"))
     store = made_store(tmp_path, "int4", name)
     logits, counts = [], []
     for routing in ("gpu", "cpu"):
@@ -136,8 +139,7 @@ def test_the_cpu_chooses_as_the_card_does(
             counts.append(replace(counts_of(tier), waited_ns=0))
         finally:
             tier.close()
-    # Shares differ in their last bits, and now and then a rounded activation with them.
-    assert tiny.relative(logits[1], logits[0]) < 0.01
+    assert tiny.relative(logits[1], logits[0]) < 1e-3
     assert counts[0] == counts[1]
 
 
