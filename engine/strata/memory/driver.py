@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import ClassVar
 
 _PORTABLE_AND_MAPPED = 1 | 2  # CU_MEMHOSTREGISTER_PORTABLE, _DEVICEMAP
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -24,9 +25,11 @@ class Lock:
     """Keeps memory in RAM and mapped for all GPUs until ``release``. That has to come before the memory is unmapped:
     the driver takes whatever lies at those addresses next for what it locked."""
 
+    locked_bytes: ClassVar[int] = 0  # by all of them now
+
     def __init__(self, address: int, num_bytes: int, device: int) -> None:
         """``device``: index of a GPU, whose primary context is kept for as long. Raises DriverError."""
-        self._address, self._device = ctypes.c_void_p(address), device
+        self._address, self._num_bytes, self._device = ctypes.c_void_p(address), num_bytes, device
         self._context = ctypes.c_void_p()
         _check(_driver().cuInit(0))
         _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device))
@@ -36,12 +39,14 @@ class Lock:
         except DriverError:
             _driver().cuDevicePrimaryCtxRelease_v2(device)
             raise
+        Lock.locked_bytes += num_bytes
 
     def release(self) -> None:
         """Once. What goes wrong is not told: then the driver itself goes, and its locks with it."""
         with self._current():
             _driver().cuMemHostUnregister(self._address)
         _driver().cuDevicePrimaryCtxRelease_v2(self._device)
+        Lock.locked_bytes -= self._num_bytes
 
     @contextmanager
     def _current(self) -> Iterator[None]:

@@ -149,7 +149,7 @@ def _lock(memory: torch.Tensor, device: torch.device) -> Lock:
         return Lock(memory.data_ptr(), len(memory), device.index or 0)
     except DriverError as error:
         raise HardwareError(
-            f"the driver did not lock {format_bytes(len(memory))} of host memory for the GPU (error {error.code}); "
-            f"{format_bytes(available_memory())} are left. Raise the container's memory limit, let more experts into "
-            "VRAM, or choose a dtype with fewer bits"
+            f"the driver did not lock {format_bytes(len(memory))} of host memory for the GPU (error {error.code}) "
+            f"beside {format_bytes(Lock.locked_bytes)} that are locked; {format_bytes(available_memory())} are left. "
+            "Raise the container's memory limit, let more experts into VRAM, or choose a dtype with fewer bits"
         ) from error
