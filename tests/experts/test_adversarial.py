@@ -4,11 +4,14 @@ and requests leave in the middle."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.engine.loop import EngineLoop
@@ -18,9 +21,11 @@ from strata.experts.prefetch import PREDICTORS
 from strata.experts.resident import Resident
 from strata.experts.splits import plain_split
 from strata.experts.ways import Split, Way
+from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels, Router, Scored
 from strata.kernels.matrix import SILU
 from strata.kernels.router.reference import route
+from strata.kernels.select import kernels_for
 from strata.native.pool import PoolOptions
 from strata.plan.placement import ExpertBytes, ExpertPlacement
 from strata.request import GenerationRequest, SamplingParams
@@ -38,6 +43,12 @@ from tests.models import tiny
 
 NUM_EXPERTS, TOP_K, HIDDEN = 8, 2, 64
 CPU = torch.device("cpu")
+# Of relative errors. A card rounds activations between an expert's products to 8 bits, the CPU's threads here to 15.
+BOUNDS = {"reference": 5e-4, "cuda": 0.02}
+PLACES = [
+    "reference",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +77,7 @@ class Adversary:
     def __init__(self) -> None:
         self._dice, self._used, self._steps = random.Random(0), 0, 0
 
-    def scores(self, tokens: int) -> torch.Tensor:
+    def scores(self, tokens: int) -> Tensor:
         """float32 [tokens, experts]: in one step for what was not used for longest, in the next one for anything."""
         self._steps += 1
         if self._steps % 2:
@@ -74,20 +85,76 @@ class Adversary:
         first, self._used = self._used, self._used + tokens * TOP_K
         return self._of((torch.arange(first, self._used).view(tokens, TOP_K) % NUM_EXPERTS).tolist())
 
-    def lies(self, tokens: int) -> torch.Tensor:
+    def lies(self, tokens: int) -> Tensor:
         """To who looks ahead; by chance it is the truth at times."""
         return self._of([self._dice.sample(range(NUM_EXPERTS), TOP_K) for _ in range(tokens)])
 
-    def _of(self, chosen: list[list[int]]) -> torch.Tensor:
+    def _of(self, chosen: list[list[int]]) -> Tensor:
         scores = torch.tensor([[self._dice.random() for _ in range(NUM_EXPERTS)] for _ in chosen])
         return scores.scatter_add(1, torch.tensor(chosen), torch.full((len(chosen), TOP_K), 9.0))
 
 
-def choose(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Of a step, at addresses that stay: each layer's tokens, and what its router says of them when the layer runs, and
+    to who looks ahead. x, inner: of each layer; scores, lies: [layers, tokens, experts]."""
+
+    x: Sequence[Tensor]
+    inner: Sequence[Any]
+    scores: Tensor
+    lies: Tensor
+
+    def change(self, adversary: Adversary) -> None:
+        """What routers say."""
+        for scores, lies in zip(self.scores, self.lies, strict=True):
+            scores.copy_(adversary.scores(len(scores)))
+            lies.copy_(adversary.lies(len(lies)))
+
+
+class Layers:
+    """Of a tier; they take what ``Inputs`` say, whatever their tokens are."""
+
+    def __init__(self, tier: Hybrid | Resident, layers: Sequence[int]) -> None:
+        self._now: tuple[int, Inputs] | None = None  # the layer that runs
+        self._steps = [tier.layer(layer, SILU, self._router(row)) for row, layer in enumerate(layers)]
+
+    def run(self, inputs: Inputs) -> list[Tensor]:
+        """What each layer adds to its tokens."""
+        added = []
+        for row, (step, x) in enumerate(zip(self._steps, inputs.x, strict=True)):
+            self._now = row, inputs
+            added.append(step(x.clone()) - x)
+        return added
+
+    def _router(self, row: int) -> Router:
+        def score(x: Tensor) -> Scored:
+            assert self._now is not None
+            running, inputs = self._now
+            return Scored(inputs.scores[row], inputs.inner[row]) if row == running else Scored(inputs.lies[row], None)
+
+        return Router(score, choose, normalize=True)
+
+
+def choose(scores: Tensor) -> tuple[Tensor, Tensor]:
     shares, ids = route(scores, TOP_K, True)
-    return ids, shares
+    return ids.int(), shares
 
 
+def again(tier: Hybrid, step: Callable[[], list[Tensor]], device: torch.device) -> Callable[[], list[Tensor]]:
+    """The step, as decoding runs it there: on a card as a CUDA graph."""
+    if device.type == "cpu":
+        return step
+    replay, added = on_card(device)(step)
+
+    def run() -> list[Tensor]:
+        tier.announce_replay()
+        replay()
+        return added  # type: ignore[no-any-return]
+
+    return run
+
+
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("routed_on", ["gpu", "cpu"])
 @pytest.mark.parametrize("predictor", ["off", *PREDICTORS])
 @pytest.mark.parametrize(
@@ -98,35 +165,37 @@ def choose(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     ],
 )
 @pytest.mark.parametrize("slots", [pytest.param(1, id="one slot"), pytest.param(TOP_K, id="slots for one token")])
-def test_every_answer_is_right(store: Store, slots: int, split: Split, predictor: str, routed_on: str) -> None:
+def test_every_answer_is_right(
+    store: Store, slots: int, split: Split, predictor: str, routed_on: str, where: str
+) -> None:
+    device = torch.device("cpu" if where == "reference" else where)
+    kernels: list[Kernels] = [BlobKernels(), CachedKernels()]
+    if where == "cuda":
+        kernels = [kernels_for(device, torch.bfloat16)] * 2
     layout = layout_of(store)
     sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
-    adversary = Adversary()
-    resident = Resident(layout, BlobKernels(), CPU)
     placement = ExpertPlacement(sizes, slots * len(layout.layers))
-    config = DeviceConfig(prefetch_probability=0.15)
-    tier = Hybrid(layout, placement, CachedKernels(), CPU, TOP_K, config)
+    resident = Resident(layout, kernels[0], device)
+    tier = Hybrid(layout, placement, kernels[1], device, TOP_K, DeviceConfig(prefetch_probability=0.15))
     for put in (resident.put, tier.put):
-        dict(store.load(CPU, put_expert=put))
-    now: dict[str, Any] = {}
-
-    def router(layer: int) -> Router:
-        """That says what the layer that runs has to take, and lies to who looks ahead."""
-
-        def score(x: torch.Tensor) -> Scored:
-            return Scored(now["scores"], now["x"]) if layer == now["layer"] else Scored(adversary.lies(len(x)), None)
-
-        return Router(score, choose, normalize=True)
-
-    found, expected = ([each.layer(layer, SILU, router(layer)) for layer in layout.layers] for each in (tier, resident))
+        dict(store.load(device, put_expert=put))
+    found, expected = Layers(tier, layout.layers), Layers(resident, layout.layers)
     tier.begin(Way(split, predictor, routed_on))
-    generator = torch.Generator().manual_seed(0)
+    adversary, generator = Adversary(), torch.Generator().manual_seed(0)
     try:
+        steps = {}
+        for tokens in (1, 2, 5):
+            x = [torch.randn(tokens, HIDDEN, generator=generator).to(device) for _ in layout.layers]
+            scores, lies = torch.zeros(2, len(x), tokens, NUM_EXPERTS, device=device)
+            inputs = Inputs(x, [tier.few.misses.inner(each) for each in x], scores, lies)
+            inputs.change(adversary)
+            steps[tokens] = inputs, again(tier, partial(found.run, inputs), device)
         for tokens in (1, 1, 2, 5) * 4:
-            for layer, mine, theirs, table in zip(layout.layers, found, expected, tier.slots.tables, strict=True):
-                x = torch.randn(tokens, HIDDEN, generator=generator)
-                now = {"layer": layer, "x": x, "scores": adversary.scores(tokens)}
-                assert tiny.relative(mine(x.clone()) - x, theirs(x.clone()) - x) < 5e-4
+            inputs, step = steps[tokens]
+            inputs.change(adversary)
+            for mine, theirs in zip(step(), expected.run(inputs), strict=True):
+                assert tiny.relative(mine.cpu(), theirs.cpu()) < BOUNDS[where]
+            for table in tier.slots.tables:
                 assert_sound(table)
         tier.check()
         counts = counts_of(tier)

@@ -7,12 +7,14 @@ import time
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TypeVar
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 from strata import quant
 from strata.kernels.experts.blob import BlobLayout, MatrixPlace
+from strata.kernels.misses import triton as triton_misses
 from strata.kernels.misses.routing import ask_route, take_choice
 from strata.kernels.misses.table import Counter, Mailbox, MissTable
 from strata.kernels.misses.triton import add_answer, share_out
@@ -170,6 +172,14 @@ def call_add_answer(
     counted = counters.tolist()  # waits for the device
     timer.join()
     return x, ring.late, counted, time.perf_counter_ns() - began
+
+
+def call_add_answer_that_never_comes(x: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
+    """x afterwards, and whether the answer was late, after a few looks."""
+    ring = Ring.make(len(x), 1, x.shape[1], x.device, 7, 2)
+    with mock.patch.object(triton_misses, "MAX_LOOKS", 3):
+        add_answer(x, ring.mailbox, counters)
+    return x, ring.late
 
 
 def call_untile(tiles: list[Tensor], layout: BlobLayout, count: int) -> Tensor:

@@ -9,7 +9,7 @@ from strata.kernels.misses.table import MissTable
 from strata.kernels.prefetch.ahead import Ahead
 from strata.kernels.prefetch.triton import admit, guess_recent, guess_routed
 from tests.kernels.compilation import Case
-from tests.kernels.misses_cases import make_table
+from tests.kernels.misses_cases import call_share_out_alone, make_table, to
 
 
 def make_ahead(num_ahead: int) -> Ahead:
@@ -30,6 +30,19 @@ def call_guess_recent(least: int, table: MissTable, ahead: Ahead) -> tuple[MissT
 def call_admit(ids: Tensor, table: MissTable, ahead: Ahead) -> tuple[MissTable, Ahead]:
     admit(ids, table, ahead)
     return table, ahead
+
+
+def call_steps(
+    steps: list[tuple[Tensor, Tensor, Tensor]], table: MissTable, ahead: Ahead
+) -> list[tuple[MissTable, Ahead]]:
+    """Table and what is fetched ahead after each step of (guessed, needed, shares of both)."""
+    after = []
+    for guessed, needed, shares in steps:
+        guess_routed(guessed, shares, table, ahead)
+        admit(needed, table, ahead)
+        call_share_out_alone(needed, shares, table)
+        after.append((to(table, "cpu"), to(ahead, "cpu")))
+    return after
 
 
 def _of_qwen3(tokens: int, num_slots: int) -> None:

@@ -13,8 +13,10 @@ from strata.kernels.misses.table import Counter, MissTable
 from strata.kernels.rows import QuantizedRows, dequantize_rows, quantize_rows
 from strata.native.mailbox import COMPUTE, DONE, REQUEST, ROUTE
 from tests.kernels.conftest import Machine
+from tests.kernels.interpret import Interpreter
 from tests.kernels.misses_cases import (
     call_add_answer,
+    call_add_answer_that_never_comes,
     call_ask_route,
     call_share_out,
     call_share_out_alone,
@@ -177,6 +179,13 @@ def test_the_wait_for_an_answer_is_counted(machine: Machine) -> None:
         if waited:
             return
     pytest.fail("the kernel was never there before the answer")
+
+
+def test_an_answer_that_never_comes_is_waited_for_no_longer_than_that(interpreter: Interpreter) -> None:
+    x = torch.randn(2, 1056)
+    found, late = interpreter.call(call_add_answer_that_never_comes, x, torch.zeros(len(Counter), dtype=torch.int64))
+    assert torch.equal(found, x), "what lies in the slot is another request's"
+    assert late.tolist() == [1]
 
 
 def test_the_kernels_know_the_mailbox_of_the_threads() -> None:

@@ -14,7 +14,7 @@ from strata.kernels.prefetch import reference
 from strata.kernels.prefetch.ahead import Ahead
 from tests.kernels.conftest import Machine
 from tests.kernels.misses_cases import make_table, to
-from tests.kernels.prefetch_cases import call_admit, call_guess_recent, call_guess_routed, make_ahead
+from tests.kernels.prefetch_cases import call_admit, call_guess_recent, call_guess_routed, call_steps, make_ahead
 from tests.kernels.test_misses import assert_same, assert_sound, choose
 
 
@@ -150,17 +150,25 @@ def test_what_a_step_needs_keeps_its_slot() -> None:
     assert prefetch_counts(table) == [1, 0, 1]
 
 
-def test_adversarial_routing_never_breaks_the_table() -> None:
+def test_adversarial_routing_never_breaks_the_table(machine: Machine) -> None:
+    """Every step other experts, round and round, and every second guess is right."""
     table, ahead = make_table(16, 3, [min(number, 2) for number in range(17)]), make_ahead(2)
-    for step in range(64):  # every step other experts, round and round, and every second guess is right
-        ids = experts(*((4 * step + i) % 16 for i in range(4)))
-        guess(tuple((4 * (step + step % 2) + i) % 16 for i in range(4)), table, ahead)
-        owned = {owner for owner in table.owners.tolist() if owner in ids}
-        reference.admit(ids, table, ahead)
+    start = to(table, machine.device), to(ahead, machine.device)
+    shares, steps, expected = torch.tensor([[4.0, 3.0, 2.0, 1.0]]), [], []
+    for step in range(24):
+        guessed, needed = (experts(*((4 * first + i) % 16 for i in range(4))) for first in (step + step % 2, step))
+        reference.guess_routed(guessed, shares, table, ahead)
+        owned = {owner for owner in table.owners.tolist() if owner in needed}
+        reference.admit(needed, table, ahead)
         assert owned <= set(table.owners.tolist()), "a guess took the place of an expert that the step needs"
-        misses.share_out(ids, table)
+        misses.share_out(needed, table)
         assert_sound(table)
         assert len({*table.slots.tolist(), *ahead.slots.tolist()}) == 5
+        steps.append(tuple(each.to(machine.device) for each in (guessed, needed, shares)))
+        expected.append((to(table, "cpu"), to(ahead, "cpu")))
     issued, used, wasted = prefetch_counts(table)
-    assert min(used, wasted) > 10
+    assert min(used, wasted) > 4
     assert issued == used + wasted
+    for found, wanted in zip(machine.call(call_steps, steps, *start), expected, strict=True):
+        assert_same(found[0], wanted[0])
+        assert_same_ahead(found[1], wanted[1])
