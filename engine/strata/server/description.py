@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from strata.server.described import ErrorAnswer
 from strata.server.keys import OPEN_PATHS
 
 _PLACE = "#/components/schemas/{model}"
@@ -36,9 +37,11 @@ def describe(app: FastAPI, bodies: list[type[BaseModel]], *, needs_key: bool) ->
 def _build(app: FastAPI, bodies: list[type[BaseModel]]) -> dict[str, Any]:
     described = get_openapi(title=app.title, version=app.version, routes=app.routes)
     schemas = described["components"]["schemas"]
-    _, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=_PLACE)
-    assert not schemas.keys() & definitions["$defs"], "a body and an answer have the same name"
-    schemas |= definitions["$defs"]
+    beside = models_json_schema(
+        [*((body, "validation") for body in bodies), (ErrorAnswer, "serialization")], ref_template=_PLACE
+    )[1]["$defs"]
+    assert all(schemas.get(name, schema) == schema for name, schema in beside.items()), "two schemas have one name"
+    schemas |= beside
     # FastAPI answers 422 where it checks parameters; here none can be wrong.
     for operations in described["paths"].values():
         for operation in operations.values():
