@@ -1,4 +1,4 @@
-"""What the two ways to experts in host memory reach on this machine, alone and both at once, for one shape of experts.
+"""What PCIe and the CPU reach with experts in host memory on this machine, alone and at once, for one shape of them.
 
 Kept where the engine looks at its start (``experts.saved``), so that the next one need not try.
 """

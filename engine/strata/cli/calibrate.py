@@ -17,7 +17,7 @@ EPILOG = """examples:
 
 An expert that the GPU's memory has not is fetched over PCIe or computed by the CPU, and both at once are faster than
 either. For each number of a token's experts that may be missing this tries how many of them are best fetched, with both
-ways busy, then decodes a few tokens each way. 'strata serve' does the same at its start (--expert-placement auto); what
+busy, then decodes a few tokens each way. 'strata serve' does the same at its start (--expert-placement auto); what
 is measured here is kept for it, under the names of card, driver and CPU and the shape of the experts. It looks again
 where a start finds other times. Nothing else should run on the machine meanwhile.
 """

@@ -1,8 +1,8 @@
-"""All routed experts in host memory, some of them in VRAM as well, and two ways to the others.
+"""All routed experts in host memory, some of them in VRAM as well; PCIe brings the others, or the CPU computes them.
 
 Host memory has the experts as tiles, in the order in which the CPU's kernels read them; a slot of VRAM has one as the
 store's blob. In a step of few tokens the card finds out layer by layer which experts it has not, fetches some of them
-into slots over PCIe and leaves the others to the CPU, which computes them meanwhile: both ways together move more than
+into slots over PCIe and leaves the others to the CPU, which computes them meanwhile: together they move more than
 either. Prefill, which takes nearly all experts, brings a whole layer's missing ones into a buffer while the layer
 before it computes. What pinned memory has no room for stays in slots of VRAM and has no tiles; where slots run out, the
 rest lies on disk: the card never fetches it in a step of few tokens, the CPU computes it, for a prompt it comes through
