@@ -1,7 +1,7 @@
 """Which pod has to leave a node whose cards are not healthy; pure.
 
 The agent's taint keeps other pods away, and leaves alone those that are there. One that serves all the same goes on;
-one that cannot would try in vain for ever.
+one that cannot would try in vain for ever. Where the only card is lost, an idle one does not know yet that it cannot.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def stranded(model: StrataModel, pod_spec: Mapping[str, Any], observed: Observed
     if model.hardware.accelerator != "nvidia":
         return Stranded()
     sick = {node.name for node in observed.nodes if not node.is_healthy}
+    bare = {node.name for node in observed.nodes if node.has_lost_its_card}
     alive = [pod for pod in observed.pods if not pod.failed]
-    there = [pod for pod in alive if pod.node in sick and pod.trouble is not None]
+    there = [pod for pod in alive if pod.node in bare or (pod.node in sick and pod.trouble is not None)]
     if not there or any(pod.deleting or pod.node is None for pod in alive):
         return Stranded()  # one after the other: the next one's place is free once this one's is taken
     names = ", ".join(pod.name for pod in there)

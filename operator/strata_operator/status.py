@@ -236,14 +236,11 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Co
 
 def _degraded(trouble: Trouble | None, ill: Trouble | None, stays: str) -> Condition:
     """``ill``: what is wrong with nodes. It may be why pods fail there, and pods that serve may fail soon."""
-    if trouble and ill:
-        words = "; ".join(filter(None, (trouble.message, ill.message, stays)))
-        return Condition(DEGRADED, True, trouble.reason, words)
-    if trouble or ill:
-        one = trouble or ill
-        assert one is not None
-        return Condition(DEGRADED, True, one.reason, one.message)
-    return Condition(DEGRADED, False, "AsExpected", "nothing stands in the way")
+    told = [one for one in (trouble, ill) if one is not None]
+    if not told:
+        return Condition(DEGRADED, False, "AsExpected", "nothing stands in the way")
+    words = [*(one.message for one in told), *([stays] if stays else [])]
+    return Condition(DEGRADED, True, told[0].reason, "; ".join(words))
 
 
 def is_progress(new: Status, previous: Status) -> bool:

@@ -11,7 +11,7 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.eviction import Stranded, stranded
 from strata_operator.fit import Verdict
-from tests.operator.samples import CPU, NVIDIA, model, node_object, pod
+from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object, pod
 
 UNJUDGED = Verdict(None, "ShapeUnknown", "not known")
 FAILS = pod("fails", trouble=Trouble("EngineFailed", "no CUDA device"), gpus=1)
@@ -20,11 +20,17 @@ NO_ROOM = Stranded(stays="fails stays there, for no other node has a matching ca
 OWN_WILL = Stranded(stays="fails stays there, for the spec tolerates the taint strata.ai/gpu-unhealthy")
 
 
-def node(name: str, *, ill: bool = False) -> StrataNode:
-    return StrataNode.parse(node_object(name, conditions=[ILL] if ill else []))
+GONE = {"type": "GpuLost", "status": "True", "reason": "OffTheBus", "message": "XID 79"}
+SERVES = pod(ready=True, gpus=1)
 
 
-LOST, WELL = node("node-1", ill=True), node("node-2")
+def node(name: str, *conditions: dict[str, str], cards: int = 1) -> StrataNode:
+    gpus = [gpu(uuid=f"GPU-{number}") for number in range(cards)]
+    return StrataNode.parse(node_object(name, gpus=gpus, conditions=list(conditions)))
+
+
+LOST, WELL = node("node-1", ILL), node("node-2")
+BARE, ONE_OF_TWO = node("node-1", ILL, GONE), node("node-1", ILL, GONE, cards=2)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +38,15 @@ LOST, WELL = node("node-1", ill=True), node("node-2")
     [
         pytest.param([FAILS], [LOST, WELL], Stranded(FAILS), id="another node has a card free"),
         pytest.param([FAILS], [LOST], NO_ROOM, id="there is no other node"),
-        pytest.param([FAILS], [LOST, node("node-2", ill=True)], NO_ROOM, id="the other node is not well either"),
+        pytest.param([FAILS], [LOST, node("node-2", ILL)], NO_ROOM, id="the other node is not well either"),
         pytest.param(
             [FAILS, replace(pod("b", ready=True, gpus=1), node="node-2")], [LOST, WELL], NO_ROOM, id="its card is taken"
         ),
         pytest.param([FAILS], [node("node-1"), WELL], Stranded(), id="it fails where all is well"),
-        pytest.param([pod(ready=True)], [LOST, WELL], Stranded(), id="it serves all the same"),
+        pytest.param([SERVES], [LOST, WELL], Stranded(), id="it serves all the same"),
+        pytest.param([SERVES], [BARE, WELL], Stranded(SERVES), id="it does not know yet that it cannot serve"),
+        pytest.param([SERVES], [ONE_OF_TWO, WELL], Stranded(), id="it may have the other card"),
+        pytest.param([FAILS], [ONE_OF_TWO, WELL], Stranded(FAILS), id="it has not the other card"),
         pytest.param([pod(running=True)], [LOST, WELL], Stranded(), id="it is still loading"),
         pytest.param([replace(FAILS, failed=True)], [LOST, WELL], Stranded(), id="another takes its place already"),
         pytest.param([FAILS, pod("b", deleting=True)], [LOST, WELL], Stranded(), id="one is on its way out"),

@@ -292,6 +292,12 @@ class StrataNode:
     def is_healthy(self) -> bool:
         return self.ailment is None
 
+    @property
+    def has_lost_its_card(self) -> bool:
+        """Whether the only card of it is lost: no pod there computes any more, whatever it says. Of several nobody
+        knows whose it was."""
+        return len(self.status.gpus) == 1 and bool(having(self.conditions, GPU_LOST, "True"))
+
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> StrataNode:
         """Raises InvalidSpecError naming the field, for a spec that this version does not know or cannot read.

@@ -39,10 +39,11 @@ class GpuNodes:
 
     def lose_card(self, name: str) -> None:
         """The agent sees a card fall off the bus, says so and taints its node."""
-        ill = {"type": "Healthy", "status": "False", "reason": "GpuLost", "message": "card GPU-1: XID 79"}
-        condition = {**ill, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+        said = {"message": "card GPU-1: XID 79", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+        ill = {"type": "Healthy", "status": "False", "reason": "GpuLost", **said}
+        gone = {"type": "GpuLost", "status": "True", "reason": "OffTheBus", **said}
         self.cluster.kubectl("taint", "node", name, "strata.ai/gpu-unhealthy=:NoSchedule")
-        self._patch_status(name, {"conditions": [condition]})
+        self._patch_status(name, {"conditions": [ill, gone]})
 
     def edit(self, name: str, wishes: list[dict[str, Any]]) -> None:
         """As somebody with kubectl would."""
