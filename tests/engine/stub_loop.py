@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from strata.config import EngineConfig
+from strata.engine import process
 from strata.engine.messages import EngineReady, LoadProgress, Rejected, StepOutputs
 from strata.engine.process import Report
-from strata.errors import CheckpointError, RequestError, StorageError
+from strata.errors import CheckpointError, EngineError, RequestError, StorageError
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.request import GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.scheduler import Scheduler
@@ -28,7 +29,8 @@ LONG_LOGPROBS = (TokenLogprobs(-1.0, tuple((i, -i / 7) for i in range(20_000))),
 
 
 class StubLoop:
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, is_gone: bool = False) -> None:
+        self._is_gone = is_gone
         self._chatty: set[str] = set()
         self._num_steps = 0
         self._runner = PagedRunner(NUM_BLOCKS, BLOCK_SIZE)
@@ -64,6 +66,10 @@ class StubLoop:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+    def probe(self) -> None:
+        if self._is_gone:
+            raise EngineError("the card does not answer")
 
     def expert_stats(self, *, wait: bool) -> ExpertStats | None:
         """Only when it may wait; every step needs eight experts of layer 3 and finds two of them."""
@@ -117,4 +123,6 @@ def load(config: EngineConfig, report: Report) -> StubLoop:
     for done in range(101):
         report(LoadProgress("convert", done, 100))
     report(LoadProgress("load", 100, 100))
-    return StubLoop(config)
+    if config.model == "gone":
+        process.PROBE_SECONDS = 0.01
+    return StubLoop(config, is_gone=config.model == "gone")

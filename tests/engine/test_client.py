@@ -199,6 +199,14 @@ async def test_an_error_in_a_step_ends_every_request(start_stub: StartStub) -> N
     assert client.state == "failed"
 
 
+async def test_a_device_that_goes_while_nobody_asks_for_anything_is_noticed(start_stub: StartStub) -> None:
+    client = await start_stub("gone")
+    async with asyncio.timeout(30):
+        while client.state == "ready":  # noqa: ASYNC110 - nothing is told but the state
+            await asyncio.sleep(0.01)
+    assert (client.state, client.failure) == ("failed", "the card does not answer")
+
+
 async def test_a_killed_process_is_noticed(start_stub: StartStub) -> None:
     client = await start_stub()
     waiting = [asyncio.create_task(collect(client, request(name, (HANGS,)))) for name in "ab"]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from strata.config import DeviceConfig
-from strata.errors import HardwareError, OptionError
+from strata.errors import EngineError, HardwareError, OptionError
 from strata.plan.hardware import num_cpus
-from strata.runner.device import device_memory, keep_kernels, open_device, out_of_memory, used_bytes
+from strata.runner.device import device_memory, keep_kernels, open_device, out_of_memory, probe, used_bytes
 
 
 @pytest.mark.usefixtures("no_card")
@@ -25,6 +25,16 @@ def test_cuda_without_a_card_is_an_error_not_a_cpu() -> None:
 @pytest.mark.usefixtures("no_card")
 def test_auto_without_a_card_says_cpu() -> None:
     assert open_device(DeviceConfig(device="auto")).name == "cpu"
+
+
+def test_a_card_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", gone)
+    with pytest.raises(EngineError, match="the card does not answer: CUDA error: unspecified launch failure"):
+        probe(torch.device("cuda"))
+    probe(torch.device("cpu"))
 
 
 def test_auto_with_a_card_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from strata.engine.messages import EngineReady, Rejected, StepOutputs
 from strata.errors import RequestError, StrataError
 from strata.experts.counts import ExpertStats
 from strata.request import FinishReason, GenerationRequest, TokenOutput
+from strata.runner.device import probe
 from strata.runner.runner import Runner
 from strata.runner.step import StepResult
 from strata.sampling.grammar import GrammarCompiler
@@ -135,6 +136,10 @@ class EngineLoop:
     def stats(self) -> SchedulerStats:
         """The scheduler's state now."""
         return self._scheduler.stats()
+
+    def probe(self) -> None:
+        """Raise an error if the device is gone."""
+        probe(self._runner.device)
 
     def expert_stats(self, *, wait: bool) -> ExpertStats | None:
         """Where experts were found: news of it, see ``StepLoop``."""

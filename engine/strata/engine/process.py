@@ -44,6 +44,7 @@ from strata.scheduler.stats import SchedulerStats
 logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 0.1  # between two reports of the same phase
+PROBE_SECONDS = 10.0  # between two looks at a device that has nothing to do
 ORPHAN_SECONDS = 3.0  # that loading or a step may go on after the parent's death
 
 Report = Callable[[LoadProgress], None]
@@ -71,6 +72,9 @@ class StepLoop(Protocol):
 
     def stats(self) -> SchedulerStats:
         """The state between steps."""
+
+    def probe(self) -> None:
+        """Raise an error if the device is gone. Asked while there is nothing to do: a step finds it out itself."""
 
     def expert_stats(self, *, wait: bool) -> ExpertStats | None:
         """News of where experts were found: with ``wait``, once the device has done all that it was given; else if they
@@ -110,7 +114,12 @@ def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int
 
 def _serve(loop: StepLoop, inbox: _Inbox, send: Callable[[Event], None]) -> None:
     while True:
-        for command in inbox.drain(wait=not loop.has_work):
+        is_idle = not loop.has_work
+        commands = tuple(inbox.drain(seconds=PROBE_SECONDS if is_idle else 0.0))
+        if is_idle and not commands:
+            loop.probe()
+            continue
+        for command in commands:
             match command:
                 case Submit(request):
                     try:
@@ -170,10 +179,10 @@ class _Inbox(threading.Thread):
         self._pipe = pipe
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
 
-    def drain(self, *, wait: bool) -> Iterator[Command]:
-        """The commands that have come; ``wait``: sleep until there is one."""
+    def drain(self, *, seconds: float) -> Iterator[Command]:
+        """The commands that have come; sleeps so long until there is one."""
         try:
-            yield self._commands.get(block=wait)
+            yield self._commands.get(block=seconds > 0, timeout=seconds or None)
             while True:
                 yield self._commands.get_nowait()
         except queue.Empty:

@@ -12,7 +12,7 @@ import torch
 
 from strata.config import DeviceConfig
 from strata.config.engine import DEVICES, EXPERT_PLACEMENTS, HUGEPAGES, PIPELINE_DEPTHS, PREFETCH, ROUTING_DEVICES
-from strata.errors import HardwareError, OptionError
+from strata.errors import EngineError, HardwareError, OptionError
 from strata.plan.hardware import available_memory, num_cpus
 from strata.plan.memory import DeviceMemory
 from strata.plan.units import format_bytes
@@ -32,6 +32,15 @@ class Device:
     def type(self) -> str:
         """ "cpu" or "cuda"."""
         return str(self.torch_device.type)
+
+
+def probe(device: torch.device) -> None:
+    """Raise EngineError if a card does not answer any more: one that fell off the bus is silent until it is asked."""
+    if device.type == "cuda":
+        try:
+            torch.cuda.mem_get_info(device)
+        except RuntimeError as error:
+            raise EngineError(f"the card does not answer: {error}") from error
 
 
 def open_device(config: DeviceConfig) -> Device:

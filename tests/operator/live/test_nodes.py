@@ -170,7 +170,7 @@ def test_nodes_get_the_weights_though_no_pod_runs(models: Models, gpu_nodes: Gpu
     models.apply("warm", **{**QWEN, "suspend": True, "cache": cache})
 
     def warmed() -> set[str]:
-        return set((models.get("sm", "warm")["status"].get("cache") or {}).get("nodes", ()))
+        return set(((models.get("sm", "warm").get("status") or {}).get("cache") or {}).get("nodes", ()))
 
     eventually(lambda: warmed() == nodes, 120, lambda: models.describe("warm"))
     assert models.wait_for("warm", "Cached", "True", "Kept")
