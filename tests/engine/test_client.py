@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from strata.config import EngineConfig, SchedulerConfig
 from strata.engine import client as client_module
 from strata.engine.api import Engine
 from strata.engine.client import EngineClient
+from strata.engine.fake import FAKE_READY
 from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, StorageError, UsageError
 from strata.experts.counts import ExpertCounts
@@ -103,6 +105,31 @@ async def test_a_load_that_reports_nothing_ends_with_the_reason() -> None:
     finally:
         await client.close()
     assert client.pid is None
+
+
+async def test_a_step_that_never_ends_ends_the_engine() -> None:
+    client = EngineClient(EngineConfig(model="stub"), load=LOAD, step_seconds=0.5)
+    await client.start()
+    try:
+        await client.wait_ready()
+        with pytest.raises(EngineError, match=r"a step has not ended for 0\.5 s: the card hangs"):
+            await collect(client, request("a", (HANGS,)))
+        assert client.state == "failed"
+    finally:
+        await client.close()
+    assert client.pid is None
+
+
+@pytest.mark.parametrize(
+    ("device", "num_requests", "is_waited_for"),
+    [("cuda (NVIDIA GeForce RTX 3090)", 1, True), ("cuda (NVIDIA GeForce RTX 3090)", 0, False), ("cpu", 1, False)],
+    ids=["a card steps", "a card is idle", "a CPU may take its time"],
+)
+def test_for_whose_steps_there_is_a_limit(device: str, num_requests: int, is_waited_for: bool) -> None:
+    client = EngineClient(EngineConfig(model="never"), load=LOAD, step_seconds=5)
+    client._state, client._ready = "ready", replace(FAKE_READY, device=device)
+    client._open = {str(number): asyncio.Queue() for number in range(num_requests)}
+    assert client._patience() == (5 if is_waited_for else None)
 
 
 async def test_every_report_gives_loading_more_time() -> None:

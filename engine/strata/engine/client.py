@@ -35,13 +35,15 @@ from strata.scheduler.stats import SchedulerStats
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0  # that the process has to end by itself before it is killed
+# Of a step on a card. Experts that are read from a slow disk take minutes; a card that hangs takes for ever.
+STEP_SECONDS = 900.0
 
 
 class EngineClient(Lifecycle):
     """An ``Engine`` (see there) in a spawned process. All methods belong to the event loop of ``start()``.
 
     load: import path ``module:function`` of what loads the model inside the process. stall_seconds: a load that
-    reports nothing for so long ends as failed; None lets it take any time.
+    reports nothing for so long ends as failed; None lets it take any time. step_seconds: likewise of a step, on a card.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class EngineClient(Lifecycle):
         *,
         load: str = "strata.engine.load:load_engine",
         stall_seconds: float | None = None,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
         super().__init__()
         self._stall_seconds = stall_seconds
+        self._step_seconds = step_seconds
         self._stall_timer: asyncio.TimerHandle | None = None
         self._config = config
         self._load = load
@@ -114,6 +118,8 @@ class EngineClient(Lifecycle):
         # The engine asks as well, but only between steps: a stream refused late has its status sent already.
         check_capacity(len(self._open), self._config.scheduler)
         outputs = self._open[request.request_id] = asyncio.Queue()
+        if len(self._open) == 1:
+            self._watch()
         finished = False
         try:
             self._send(Submit(request))
@@ -160,6 +166,7 @@ class EngineClient(Lifecycle):
         match event:
             case StepOutputs(outputs, stats, rejected):
                 self._stats = stats
+                self._watch()
                 for output in outputs:
                     if output.request_id in self._open:  # else just aborted
                         self._open[output.request_id].put_nowait(output)
@@ -189,24 +196,41 @@ class EngineClient(Lifecycle):
         self._exited.set()
 
     def _watch(self) -> None:
-        """Give loading ``stall_seconds`` from now, and nothing else any."""
+        """Give what is under way its time from now on."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        if self._stall_seconds is not None and self._state == "loading":
-            self._stall_timer = asyncio.get_running_loop().call_later(self._stall_seconds, self._on_stall)
+        seconds = self._patience()
+        if seconds is not None:
+            self._stall_timer = asyncio.get_running_loop().call_later(seconds, self._on_stall)
+
+    def _patience(self) -> float | None:
+        """Seconds without news after which the engine has failed; None: nothing is waited for."""
+        if self._state == "loading":
+            return self._stall_seconds
+        is_stepping = self._state == "ready" and bool(self._open)
+        return self._step_seconds if is_stepping and self._ready and self._ready.device != "cpu" else None
 
     def _on_stall(self) -> None:
+        if self._patience() is None:
+            return  # the last request has ended without a step
         assert self._process is not None
+        self._fail(
+            EngineFailed(EngineError(self._stalled_load() if self._state == "loading" else self._stalled_step()))
+        )
+        self._process.kill()
+
+    def _stalled_load(self) -> str:
         last = self._progress
         where = "before the first report"
         if last is not None:
             where = f"in phase {last.phase!r}, at {last.bytes_done} of {last.bytes_total} bytes"
-        message = (
+        return (
             f"loading got no further for {self._stall_seconds:g} s, {where}; look at the disk and the network that the "
             "model comes from, or raise --load-stall-seconds"
         )
-        self._fail(EngineFailed(EngineError(message)))
-        self._process.kill()
+
+    def _stalled_step(self) -> str:
+        return f"a step has not ended for {self._step_seconds:g} s: the card hangs; see dmesg for what its driver says"
 
     def _fail(self, failure: EngineFailed) -> None:
         if self._state in ("failed", "closed"):
