@@ -6,7 +6,7 @@ import pytest
 
 from strata.config import SchedulerConfig
 from strata.request import GenerationRequest, SamplingParams
-from strata.scheduler.chunk import SMALLEST_CHUNK, ChunkController
+from strata.scheduler.chunk import HELD_STEPS, SMALLEST_CHUNK, ChunkController
 from tests.scheduler.simulation import Simulation
 
 DECODE_SECONDS, TOKEN_SECONDS = 0.02, 0.001  # a machine whose step of n prompt tokens takes 0.02 + 0.001 n
@@ -26,7 +26,8 @@ def feed(chunk: ChunkController, num_steps: int, decode: float = DECODE_SECONDS,
         pytest.param(4, 200, 0.1, 200, id="on the target"),
         pytest.param(4, 200, 0.08, 250, id="below the target"),
         pytest.param(4, 200, 10.0, 100, id="one slow step halves at most"),
-        pytest.param(4, 20, 0.09, 200, id="a short prompt that fits says nothing against more"),
+        pytest.param(4, 80, 0.09, 200, id="a short prompt that fits says nothing against more"),
+        pytest.param(4, 20, 9.0, 200, id="nor the end of a prompt, however long it takes"),
         pytest.param(4, 180, 0.001, 400, id="never more than a step may hold"),
         pytest.param(0, 200, 9.0, 200, id="nobody waits for a step without decoding sequences"),
         pytest.param(4, 0, 9.0, 200, id="decoding alone is no chunk's fault"),
@@ -91,6 +92,54 @@ def test_a_chunk_never_gets_too_small() -> None:
     few = ChunkController(0.001, 16)
     feed(few, 20)
     assert few.limit == 16
+
+
+def streamed(chunk: ChunkController, num_steps: int, transfer: float = 3.0) -> list[int]:
+    """Limits after steps that each wait for experts over PCIe, for 3 s, or for their own arithmetic."""
+    limits = []
+    for _ in range(num_steps):
+        chunk.record(4, chunk.limit, max(transfer, TOKEN_SECONDS * chunk.limit))
+        limits.append(chunk.limit)
+    return limits
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "limit"),
+    [
+        pytest.param(2048, 2048, id="transfers take longer than the longest chunk"),
+        pytest.param(8192, 2048, id="arithmetic takes as long in chunks of 3000"),
+    ],
+)
+def test_chunks_stay_as_long_as_what_each_of_them_brings(max_tokens: int, limit: int) -> None:
+    """Tenths of a second are out of reach: in chunks of 64 tokens a prompt would take an hour."""
+    seen = streamed(ChunkController(0.1, max_tokens), 4 * HELD_STEPS)
+    assert max(seen, key=seen.count) == limit
+    assert min(seen) == limit // 2, "tried now and then"
+    assert seen.count(limit // 2) <= len(seen) / HELD_STEPS + 1
+
+
+def test_chunks_get_short_once_nothing_is_brought_any_more() -> None:
+    chunk = ChunkController(0.1, 2048)
+    streamed(chunk, 8)
+    feed(chunk, HELD_STEPS + 12)
+    assert chunk.limit == pytest.approx(80, abs=2)
+
+
+def test_one_step_that_was_held_up_holds_chunks_long_for_a_while_alone() -> None:
+    chunk = ChunkController(0.1, 2048)
+    feed(chunk, 1)
+    chunk.record(4, chunk.limit, 9.0)  # half of the chunk before
+    feed(chunk, HELD_STEPS + 12)
+    assert chunk.limit == pytest.approx(80, abs=2)
+
+
+def test_the_last_tokens_of_a_prompt_say_nothing_of_chunks() -> None:
+    """Few tokens have their experts brought one by one."""
+    chunk = ChunkController(0.1, 2048)
+    for _ in range(8):
+        streamed(chunk, 1)
+        chunk.record(4, 10, 0.2)
+    assert chunk.limit == 2048
 
 
 def test_without_a_target_chunks_are_whole() -> None:
