@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
-from strata_operator.api.conditions import PREFLIGHT, PREFLIGHT_FAILED, Trouble
+from strata_operator.api.conditions import PREFLIGHT, PREFLIGHT_FAILED, STORAGE_FAILED, Trouble
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+
+RETRY_SECONDS = 300.0  # of what had no room; as a kubelet's longest pause between two starts of a container
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,19 @@ def superseded(pods: Iterable[Pod], revision: str) -> tuple[tuple[str, str], ...
     is to be."""
     others = {(pod.revision, pod.meant_for) for pod in pods if pod.revision != revision and not pod.deleting}
     return tuple(sorted((other, node) for other, node in others if other is not None))
+
+
+def retries(pods: Iterable[Pod], revision: str, now: datetime) -> dict[str, float]:
+    """Nodes where a preflight of ``revision`` had no room, with the seconds until it is tried again: somebody may have
+    made some. What fails for another reason is tried again once its Job has been deleted."""
+    newest: dict[str, Pod] = {}
+    for pod in sorted((pod for pod in pods if pod.revision == revision and pod.since), key=lambda pod: pod.since):
+        newest[pod.meant_for] = pod
+    return {
+        node: RETRY_SECONDS - (now - datetime.fromisoformat(pod.since)).total_seconds()
+        for node, pod in sorted(newest.items())
+        if pod.failed and not pod.deleting and pod.trouble is not None and pod.trouble.reason == STORAGE_FAILED
+    }
 
 
 def hold(found: Look, node: str) -> Trouble:

@@ -37,7 +37,7 @@ from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import at_least
 from strata_operator.plan import Action, Plan, plan
-from strata_operator.preflight import superseded
+from strata_operator.preflight import retries, superseded
 from strata_operator.render import JOB, PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
 from strata_operator.rollout import stuck
 from strata_operator.target import Children, Target, aim
@@ -144,6 +144,9 @@ class Reconciler:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
         for revision, node in superseded(observed.preflight, target.revision):
             apply.expire_preflight(self._client, model, revision, node)
+        due = retries(observed.preflight, target.revision, self._clock())
+        for node in (node for node, seconds in due.items() if seconds <= 0):
+            apply.expire_preflight(self._client, model, target.revision, node)
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
         retuned = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
@@ -178,6 +181,7 @@ class Reconciler:
         waits = [CREATING_SECONDS] if creating else []
         waits += [pause] if pause is not None else []
         waits += [target.look_again] if target.look_again is not None else []
+        waits += [seconds for seconds in due.values() if seconds > 0]
         waits += [PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))

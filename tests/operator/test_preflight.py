@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
-from strata_operator.preflight import Look, brings_nothing, hold, look, node_to_try
+from strata_operator.preflight import Look, brings_nothing, hold, look, node_to_try, retries
 from tests.operator.samples import NVIDIA, model, pod
 
 MISSING = Trouble("EngineFailed", "no such model")
@@ -21,6 +22,9 @@ def on(node: str, **fields: Any) -> Pod:
 
 def trial(name: str = "t", **fields: Any) -> Pod:
     return replace(pod(name, revision="new"), role="preflight", **{"meant_for": "a", **fields})
+
+
+NO_ROOM = trial(failed=True, trouble=Trouble("StorageFailed", "no room"), since="2026-01-01T00:01:00Z")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +56,24 @@ def test_another_node_is_tried_where_the_first_has_trouble(
 ) -> None:
     preflight = tuple(trial(f"t-{node}", meant_for=node, trouble=trouble) for node, trouble in trials)
     assert node_to_try("new", Observed({}, (on("b"), on("a")), preflight)) == expected
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        pytest.param([NO_ROOM], {"a": 60.0}, id="not yet"),
+        pytest.param([replace(NO_ROOM, since="2026-01-01T00:00:00Z")], {"a": 0.0}, id="now"),
+        pytest.param(
+            [replace(NO_ROOM, since="2026-01-01T00:00:00Z"), NO_ROOM], {"a": 60.0}, id="the newest try counts"
+        ),
+        pytest.param([NO_ROOM, trial("u", since="2026-01-01T00:04:00Z")], {}, id="it is tried just now"),
+        pytest.param([replace(NO_ROOM, trouble=MISSING)], {}, id="it failed for another reason"),
+        pytest.param([replace(NO_ROOM, deleting=True)], {}, id="it is going already"),
+        pytest.param([replace(NO_ROOM, revision="old")], {}, id="nobody wants it any more"),
+    ],
+)
+def test_what_had_no_room_is_tried_again(trials: list[Pod], expected: dict[str, float]) -> None:
+    assert retries(trials, "new", datetime(2026, 1, 1, 0, 5, tzinfo=UTC)) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge
+from strata_operator.preflight import RETRY_SECONDS
 from strata_operator.reconcile import (
     BLOCKED_SECONDS,
     CREATING_SECONDS,
@@ -885,6 +886,17 @@ def test_what_a_job_has_no_room_for_is_told_as_of_any_pod() -> None:
     assert (cached["status"], cached["reason"]) == ("False", "StorageFailed")
     assert cached["message"].startswith("node-1: a Job cannot fetch the weights: StorageFailed: 1 GB free; 2 GB more")
     assert "The cache is /var/lib/strata of node node-1" in cached["message"]
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    world.now = CREATED + timedelta(seconds=RETRY_SECONDS - 1)
+    assert world.run().again_in == 1
+    assert job["spec"]["ttlSecondsAfterFinished"] > 0
+    world.now += timedelta(seconds=1)
+    world.run()
+    assert job["spec"]["ttlSecondsAfterFinished"] == 0
+    world.client.objects = {key: obj for key, obj in world.client.objects.items() if obj is not job}
+    world.cache.remove("Pod", {"metadata": {"namespace": "ns", "name": f"{job['metadata']['name']}-x"}})
+    world.run()
+    assert fetches(world) == ["node-1"], "once more"
 
 
 def test_what_fits_nowhere_is_kept_warm_nowhere() -> None:
