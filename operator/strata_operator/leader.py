@@ -84,6 +84,9 @@ class Leader:
         except ApiError as error:
             log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
             holds = None
+        except Exception:  # a thread that ended would renew no more, and this operator write beside the next leader
+            log.exception("the lease %s/%s: once more", self._namespace, self._name)
+            holds = None
         if holds:
             self._renewed_at = began
             if not self.leading.is_set():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from strata_operator.api.errors import UnavailableError
 from strata_operator.cluster.client import Client
 from strata_operator.leader import DEADLINE_SECONDS, LEASE_SECONDS, Leader
@@ -76,11 +78,12 @@ def test_a_lease_that_is_given_up_is_taken_over_at_once() -> None:
     assert second.leads
 
 
-def test_a_leader_that_cannot_renew_ends_before_another_takes_over() -> None:
+@pytest.mark.parametrize("error", [UnavailableError("no answer"), ValueError("no JSON")], ids=["outage", "defect"])
+def test_a_leader_that_cannot_renew_ends_before_another_takes_over(error: Exception) -> None:
     client = FakeClient()
     first = Candidate(client, "a")
     first.turn()
-    client.failing["get Lease"] = UnavailableError("no answer")
+    client.failing["get Lease"] = error
     cut_off = first.now
     while first.leads:
         first.turn()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from strata_operator.api.errors import ApiError, MissingError, UnavailableError
+from strata_operator.api.errors import MissingError, UnavailableError
 from strata_operator.api.names import FIELD_MANAGER
 from tests.operator.samples import fields_of
 
@@ -20,7 +20,7 @@ class FakeClient:
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self.failing: dict[str, ApiError] = {}
+        self.failing: dict[str, Exception] = {}
         self.losing: set[str] = set()
         self.calls: list[str] = []
         self.merged: list[Mapping[str, Any]] = []  # patches, in order
