@@ -76,7 +76,7 @@ class Agent:
         self._reserver = Reserver(host, monotonic)
         self._governors: dict[str, Governor] = {}
         self._health = Health()
-        self._status: NodeStatus | None = None  # None until the StrataNode was seen, or is known not to be there
+        self._status: NodeStatus | None = None  # None until the StrataNode was seen
         self._conditions: tuple[Mapping[str, Any], ...] = ()
         self._outbox: list[Event] = []
         self._untold_xids: tuple[Xid, ...] = ()
@@ -159,13 +159,17 @@ class Agent:
             self._status = replace(self._status, faults=(), gpus=())
 
     def _calibrated(self, status: NodeStatus, seen: Observation) -> NodeStatus:
-        """Each measured once, and only while nobody works: a model would be slower meanwhile."""
+        """Each measured once, and only while nobody works: a model would be slower meanwhile.
+
+        Of the cards one a turn, for a turn that takes long governs no temperature.
+        """
         held = status.calibration or Calibration()
         if any(_is_used(card, seen) for card in seen.cards) or not seen.cards:
             return status
         dram = held.dram_megabytes_per_second or self._measured("memory", self._host.dram_bandwidth)
         copies = {one.uuid: one.megabytes_per_second for one in held.host_to_device}
-        for uuid in {card.uuid for card in seen.cards} - set(copies):
+        unknown = {card.uuid for card in seen.cards} - set(copies) - self._unmeasurable
+        for uuid in sorted(unknown)[:1]:
             measured = self._measured(uuid, partial(self._gpus.copy_bandwidth, uuid))
             if measured is not None:
                 copies[uuid] = measured

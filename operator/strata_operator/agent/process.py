@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS = 5.0
 SETTLE_SECONDS = 0.2  # changes come in bursts
-# A turn asks each of up to 16 cards, for at most 10 s, and writes three times for at most 35 s.
+UNSYNCED_SECONDS = 1.0  # between two turns while the API server has not told of the node's objects
+# A turn asks each of up to 16 cards, for at most 10 s, measures copies to one, and writes three times for at most 35 s.
 STUCK_SECONDS = 300.0
+FAILED_TURNS = 12  # in a row, a minute of them: a process that starts anew may fare better, and is seen to end
 
 
 class Process:
@@ -48,6 +50,7 @@ class Process:
         self._exporter = Exporter(node, lambda: self.agent.snapshot)
         self.registry.register(self._exporter)
         self._active_at = time.monotonic()
+        self._failed_turns = 0  # in a row
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
 
     @property
@@ -73,6 +76,8 @@ class Process:
         found = [ailment for loop in self.loops if (ailment := loop.ailment())]
         if time.monotonic() - self._active_at > STUCK_SECONDS:
             found.append("a turn hangs")
+        if self._failed_turns >= FAILED_TURNS:
+            found.append("every turn fails: see the log")
         return found
 
     def unsynced(self) -> list[str]:
@@ -85,7 +90,7 @@ class Process:
             self._active_at = time.monotonic()
             self._changed.clear()
             self._turn()
-            if self._changed.wait(TURN_SECONDS if self._mirror.is_synced else SETTLE_SECONDS):
+            if self._changed.wait(TURN_SECONDS if self._mirror.is_synced else UNSYNCED_SECONDS):
                 self._stopped.wait(SETTLE_SECONDS)
 
     def _turn(self) -> None:
@@ -93,7 +98,9 @@ class Process:
             self.agent.turn()
         except Exception:  # a defect must not end what watches over the cards
             log.exception("a turn failed; the next one starts over")
+            self._failed_turns += 1
             return
+        self._failed_turns = 0
         if self.agent.snapshot.turn is not None:
             self._exporter.count(self.agent.snapshot.turn)
 

@@ -71,6 +71,15 @@ def test_a_card_that_comes_later_is_measured_too(world: Make) -> None:
     assert (here.host.num_measurements, here.driver.num_copies) == (1, 2)
 
 
+def test_one_card_a_turn_is_measured_for_meanwhile_no_temperature_is_governed(world: Make) -> None:
+    here = world(rtx3090(1), rtx3090(2))
+    counts = []
+    for _ in range(3):
+        here.turn()
+        counts.append(here.driver.num_copies)
+    assert counts == [1, 2, 2]
+
+
 def test_a_measurement_that_fails_is_not_tried_all_the_time(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     here, tries = world(rtx3090()), []
 

@@ -8,7 +8,7 @@ import pytest
 
 from strata_operator.agent.fake import FakeDriver, gpus_of, rtx3090
 from strata_operator.agent.fake_host import FakeSysfs
-from strata_operator.agent.process import STUCK_SECONDS, Process
+from strata_operator.agent.process import FAILED_TURNS, STUCK_SECONDS, Process
 from strata_operator.cluster.client import Client
 from tests.operator.cluster.fake import FakeClient
 
@@ -29,9 +29,14 @@ def test_a_defect_in_a_turn_does_not_end_the_agent(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(process.agent, "turn", defect)
         process._turn()
-    assert "a turn failed" in caplog.text
+        assert "a turn failed" in caplog.text
+        assert process.ailments() == []
+        for _ in range(FAILED_TURNS - 1):
+            process._turn()
+        assert process.ailments() == ["every turn fails: see the log"]
     process._turn()
     assert process.agent.snapshot.turn is not None
+    assert process.ailments() == []
 
 
 def test_it_is_ready_when_both_objects_and_the_cards_are_known(process: Process) -> None:
