@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node, and the card of it that has the least memory of those that will do."""
+    """A node, and the card of it that has the least memory: which one a pod gets nobody says."""
 
     node: StrataNode
     gpu: Gpu
@@ -29,11 +29,12 @@ class Candidate:
 
 
 def candidates(hardware: Hardware, nodes: Iterable[StrataNode]) -> tuple[Candidate, ...]:
-    """Nodes of which a card satisfies the spec, in the order of their names. A node that is not healthy is none."""
+    """Nodes of which every card satisfies the spec, in the order of their names: a pod may get any, and the agent's
+    labels, by which it is placed, tell what is true of all. A node that is not healthy is none."""
     found = []
     for node in sorted(nodes, key=lambda one: one.name):
-        cards = [gpu for gpu in node.status.gpus if unmet(hardware, gpu) is None]
-        if cards and node.is_healthy:
+        cards = node.status.gpus
+        if cards and node.is_healthy and all(unmet(hardware, gpu) is None for gpu in cards):
             found.append(Candidate(node, min(cards, key=lambda gpu: (gpu.vram_bytes, gpu.uuid))))
     return tuple(found)
 
@@ -61,8 +62,10 @@ def describe(nodes: Iterable[StrataNode], hardware: Hardware, limit: int = 8) ->
     """What there is instead of what the spec wants, node by node."""
     told = []
     for node in sorted(nodes, key=lambda one: one.name):
-        cards = sorted({f"{gpu.product} ({unmet(hardware, gpu) or 'fit'})" for gpu in node.status.gpus})
-        state = "" if node.is_healthy else ", not healthy"
+        lacks = [unmet(hardware, gpu) for gpu in node.status.gpus]
+        cards = sorted({f"{gpu.product} ({lack or 'fit'})" for gpu, lack in zip(node.status.gpus, lacks, strict=True)})
+        state = ", of which a pod may get any" if any(lacks) and not all(lacks) else ""
+        state += "" if node.is_healthy else ", not healthy"
         told.append(f"{node.name} has {', '.join(cards) or 'no card'}{state}")
     rest = [f"and {len(told) - limit} more"] if len(told) > limit else []
     return "; ".join([*told[:limit], *rest])

@@ -23,6 +23,7 @@ NODES = nodes(
     node_object("f-other", gpus=[gpu("NVIDIA-GeForce-RTX-4080")]),
     node_object("g-shared", gpus=[gpu("NVIDIA-GeForce-RTX-4090-SHARED")]),
     node_object("h-none", gpus=[]),
+    node_object("i-mixed", gpus=[gpu(vram_gib=48), gpu("NVIDIA-GeForce-RTX-4080", uuid="GPU-2")]),
 )
 
 
@@ -65,6 +66,7 @@ def test_what_there_is_instead_is_told() -> None:
         "f-other has NVIDIA-GeForce-RTX-4080 (another card)",
         "g-shared has NVIDIA-GeForce-RTX-4090-SHARED (another card)",
         "h-none has no card",
+        "i-mixed has NVIDIA-GeForce-RTX-4080 (another card), NVIDIA-GeForce-RTX-4090 (fit), of which a pod may get any",
     ]
     many = describe(NODES * 3, model(hardware=NVIDIA).hardware, limit=2)
-    assert many.endswith("; and 22 more")
+    assert many.endswith("; and 25 more")
