@@ -117,9 +117,10 @@ def needs(hardware: Hardware) -> str:
     card = " or ".join(products(hardware))
     if hardware.min_vram_gib is not None:
         card += f" of {hardware.min_vram_gib} GiB"
-    link = hardware.min_pcie
+    link, labels = hardware.min_pcie, [GPU_PRODUCT_LABEL, PRODUCT_LABEL]
     if link.generation is not None or link.width is not None:
+        labels.remove(PRODUCT_LABEL)  # who sets it knows no link, see ``_card_terms``
         generation = f"generation {link.generation}" if link.generation is not None else ""
         width = f"{link.width} lanes" if link.width is not None else ""
         card += f" at PCIe {' with '.join(filter(None, (generation, width)))}"
-    return f"a node with {GPU_RESOURCE} {hardware.count}, labelled {PRODUCT_LABEL} {card}, {own}"
+    return f"a node with {GPU_RESOURCE} {hardware.count}, labelled {' or '.join(labels)} {card}, {own}"

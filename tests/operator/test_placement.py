@@ -85,8 +85,11 @@ def test_the_user_s_tolerations_come_first() -> None:
     assert tolerations(made.hardware, made.scheduling)[0] == {"key": "a", "operator": "Exists"}
 
 
-def test_needs_names_the_cards() -> None:
-    assert "NVIDIA-GeForce-RTX-3090 or NVIDIA-GeForce-RTX-4090" in needs(model(hardware=NVIDIA).hardware)
+def test_needs_names_the_cards_and_the_labels_by_which_they_are_found() -> None:
+    named = "strata.ai/gpu-product or nvidia.com/gpu.product NVIDIA-GeForce-RTX-3090 or NVIDIA-GeForce-RTX-4090"
+    assert f"labelled {named}" in needs(model(hardware=NVIDIA).hardware)
     assert "gpu" not in needs(model(hardware=CPU).hardware)
     whole = {**NVIDIA, "minVramGiB": 24, "minPcie": {"generation": 3, "width": 16}}
-    assert "RTX-4090 of 24 GiB at PCIe generation 3 with 16 lanes, cpu 4" in needs(model(hardware=whole).hardware)
+    told = needs(model(hardware=whole).hardware)
+    assert "labelled strata.ai/gpu-product NVIDIA-GeForce-RTX-3090 or" in told  # which the agent alone sets
+    assert "RTX-4090 of 24 GiB at PCIe generation 3 with 16 lanes, cpu 4" in told
