@@ -55,7 +55,7 @@ _KINDS: dict[int, tuple[type[HardwareError], str]] = {
     16: (GpuLostError, "it needs a reset: drain the node and restart it"),
     18: (
         DriverMismatchError,
-        "the driver was replaced while in use: restart the node, or this pod if it was",
+        "the driver was replaced while in use: restart the node, or this pod if the new one is loaded already",
     ),
     24: (OutOfRangeError, "the card does not run at that clock"),
     25: (UnsupportedError, "the driver is too old for that"),

@@ -47,8 +47,11 @@ def resolve(
     made = {}
     for card in cards:
         meant = [wish for wish in spec.tuning.models if not wish.gpus or card.uuid in wish.gpus]
+        refusals = [_refusal(wish, card) for wish in meant]
+        troubles += filter(None, refusals)
+        allowed = [wish for wish, refusal in zip(meant, refusals, strict=True) if refusal is None]
         made[card.uuid] = CardWish(
-            power_watts=_lowest([(w.power_limit_watts, w) for w in meant if _is_allowed(w, card, troubles)]),
+            power_watts=_lowest([(w.power_limit_watts, w) for w in allowed]),
             sm_clock_mhz=_lowest([(w.sm_clock_max_mhz, w) for w in meant]),
             memory_clock_mhz=_lowest([(w.memory_clock_max_mhz, w) for w in meant]),
             core_temperature_c=_lowest([(w.max_core_temperature_c, w) for w in meant]),
@@ -69,23 +72,18 @@ def _lowest(wishes: Sequence[tuple[int | None, Wish]]) -> Limit | None:
     return min(given, key=lambda limit: (limit.value, limit.model or ""), default=None)
 
 
-def _is_allowed(wish: Wish, card: Card, troubles: list[Trouble]) -> bool:
+def _refusal(wish: Wish, card: Card) -> Trouble | None:
+    """Why the card cannot have the power limit that is wished for; None where it can, or none is."""
     watts = wish.power_limit_watts
     if watts is None:
-        return False
+        return None
+    wanted = f"{wish.model} wants {watts} W of card {card.uuid} ({card.product})"
     if card.power_limit_range is None:
-        troubles.append(
-            Trouble(
-                "Refused", f"{wish.model} wants {watts} W of card {card.uuid} ({card.product}), which takes no limit"
-            )
-        )
-        return False
+        return Trouble("Refused", f"{wanted}, which takes no limit")
     low, high = card.power_limit_range
     if low <= 1000 * watts <= high:
-        return True
-    allowed = f"allowed are {low / 1000:g} to {high / 1000:g} W"
-    troubles.append(Trouble("Refused", f"{wish.model} wants {watts} W of card {card.uuid} ({card.product}); {allowed}"))
-    return False
+        return None
+    return Trouble("Refused", f"{wanted}; allowed are {low / 1000:g} to {high / 1000:g} W")
 
 
 def _within_budget(

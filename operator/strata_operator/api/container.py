@@ -67,8 +67,11 @@ def environment(fields: tuple[Fields, ...]) -> tuple[Mapping[str, Any], ...]:
         name, value, source = one.need("name", str), one.get("value", str), one.table("valueFrom")
         if name in RESERVED_ENV:
             raise InvalidSpecError(f"spec.env holds {name}, which the operator sets; remove it")
-        if name in seen or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
-            raise InvalidSpecError(f"spec.env holds {name!r} twice, or it is no name of a variable; correct it")
+        if name in seen:
+            raise InvalidSpecError(f"spec.env holds {name} twice; remove one")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
+            words = "a name is letters, digits, '_', '-' and '.', and begins with a letter or '_'"
+            raise InvalidSpecError(f"spec.env holds {name!r}; {words}")
         seen.add(name)
         references = {kind: ref for kind in ("secretKeyRef", "configMapKeyRef") if (ref := _reference(source, kind))}
         if len(references) + (value is not None) != 1:

@@ -16,7 +16,7 @@ class Observed:
 
     children: Mapping[str, Child]  # by kind
     pods: tuple[Pod, ...] = ()  # that serve or are to, in the order of their names
-    preflight: tuple[Pod, ...] = ()  # pods that try a new spec, in the order of their names
+    preflight: tuple[Pod, ...] = ()  # of Jobs that bring image and weights to a node, in the order of their names
     used_gpus: Mapping[str, int] = field(default_factory=dict)  # by node, of all models' pods
     nodes: tuple[StrataNode, ...] = ()  # all that agents tell of, in the order of their names
     applied_fields: Mapping[str, int] = field(default_factory=dict)  # by kind: hash of what our last apply left owned
