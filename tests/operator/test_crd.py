@@ -278,6 +278,7 @@ def test_the_status_written_is_in_the_schema() -> None:
         assert sorted(condition) == sorted(known["conditions"]["items"]["properties"])
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.text())
 @hypothesis.example("Multi-Attach")
 @hypothesis.example("1st/try")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_operator.agent.fake_host import FakeSysfs
@@ -85,6 +85,7 @@ def test_spread(total: int, least: list[int], expected: list[int]) -> None:
     assert spread(total, least) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=8), st.integers(0, 5000))
 def test_spread_reaches_its_sum_and_takes_nothing_away(least: list[int], more: int) -> None:
     made = spread(sum(least) + more, least)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of, rtx3090, rtx4090
@@ -107,6 +107,7 @@ def test_a_budget_below_what_the_cards_need_is_refused() -> None:
     assert {wish.power_milliwatts for wish in made.values()} == {None}
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(100, 400), st.booleans()), min_size=1, max_size=8),
     st.integers(50, 3500),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_operator.api.names import child_name
@@ -12,6 +12,7 @@ NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0
 SERVICE = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
+@settings(deadline=None)
 @given(NAMES.filter(lambda name: len(name) <= 253))
 def test_every_name_of_a_model_becomes_one_of_a_service(name: str) -> None:
     made = child_name(name)
@@ -19,6 +20,7 @@ def test_every_name_of_a_model_becomes_one_of_a_service(name: str) -> None:
     assert len(made) <= 52
 
 
+@settings(deadline=None)
 @given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
 def test_different_names_stay_different(names: list[str]) -> None:
     assert child_name(names[0]) != child_name(names[1])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_operator.api.errors import InvalidSpecError
@@ -32,6 +32,7 @@ def test_what_is_none_is_refused_by_name(text: str) -> None:
         parse_bytes(text, "spec.x")
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0, max_value=1 << 62))
 def test_what_is_written_is_read_again(size: int) -> None:
     assert parse_bytes(format_quantity(size), "x") == size
