@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from strata_operator import cached, eviction, rollout, tuning
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import Trouble, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, Condition, Trouble, shorten
 from strata_operator.api.errors import (
     ApiError,
     ForeignObjectError,
@@ -149,8 +149,7 @@ class Reconciler:
             apply.expire_preflight(self._client, model, target.revision, node)
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
-        retuned = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
-        tuned = tuning.verdict(model, wishes, self._nodes.all())
+        retuned, tuned = self._tuned(key, obj, model, wishes)
         trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome)
         if is_complete(model, target.desired, observed, outcome):
             trouble = None
@@ -184,6 +183,7 @@ class Reconciler:
         waits += [seconds for seconds in due.values() if seconds > 0]
         waits += [PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
+        waits += [BLOCKED_SECONDS] if tuned.reason == APPLY_REFUSED else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:
@@ -242,7 +242,7 @@ class Reconciler:
                 raise
             except RefusedError as error:
                 words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
-                return replace(wanted, blocked=(*wanted.blocked, Trouble("ApplyRefused", words)))
+                return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
             done.append(action)
             if action.kind != JOB:  # of a preflight its pods tell
                 self._cache.note_applied(Child.of(action.kind, answer))
@@ -261,6 +261,22 @@ class Reconciler:
             return
         words = f"pod {pod.name} leaves node {pod.node}, which is not healthy, for another has a matching card free"
         self._outbox.add(metadata, [Event("Warning", "Evicted", words)])
+
+    def _tuned(
+        self, key: Key, obj: Mapping[str, Any], model: StrataModel, wishes: Mapping[str, Wish]
+    ) -> tuple[bool, Condition]:
+        """Whether anything was written of what the model wishes for, and the condition NodeTuned.
+
+        Raises MissingError where the model is gone, LeavingError where it is about to go.
+        """
+        try:
+            changed = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
+        except (MissingError, LeavingError):
+            raise
+        except RefusedError as error:  # by a CRD of another version, for one
+            words = f"the API server refuses what the spec wants of the nodes: {shorten(error.answer)}"
+            return False, Condition(NODE_TUNED, False, APPLY_REFUSED, words)
+        return changed, tuning.verdict(model, wishes, self._nodes.all())
 
     def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, is_heeded: bool) -> bool:
         """Have the nodes' StrataNodes hold those wishes of the model and no others; whether anything was written.

@@ -11,6 +11,7 @@ from strata_operator.api import conditions
 from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import (
     ACCEPTED,
+    APPLY_REFUSED,
     CACHED,
     DEGRADED,
     FITS,
@@ -41,7 +42,7 @@ from strata_operator.wording import progress
 
 Status = Mapping[str, Any]
 # Reasons for which a child may not have been made yet.
-_NEVER_MADE = ("InvalidSpec", "NameConflict", "ApplyRefused")
+_NEVER_MADE = ("InvalidSpec", "NameConflict", APPLY_REFUSED)
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
 

@@ -371,6 +371,22 @@ def test_a_node_is_tuned_where_the_pod_is_and_then_it_is_quiet() -> None:
     assert world.client.writes() == []
 
 
+def test_a_wish_that_the_api_server_refuses_is_told_and_all_else_goes_on() -> None:
+    world = tuned_world()
+    node = world.client.objects["StrataNode", "", "node-1"]
+    world.nodes.put("StrataNode", node | {"metadata": node["metadata"] | {"resourceVersion": "999"}, "spec": {}})
+    world.serve()
+    world.put_pod(version=30, containerStatuses=container(ready=True, state={"running": {}}))
+    world.client.failing["apply StrataNode"] = RefusedError("no", answer="field not declared in schema")
+    assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
+    assert (world.condition("NodeTuned")["status"], world.condition("NodeTuned")["reason"]) == ("False", "ApplyRefused")
+    assert "field not declared in schema" in world.condition("NodeTuned")["message"]
+    assert world.condition("Ready")["status"] == "True"
+    world.client.failing.clear()
+    world.run()
+    assert world.condition("NodeTuned")["reason"] == "Applying"
+
+
 def test_a_wish_that_the_spec_gives_up_is_withdrawn_with_its_finalizer() -> None:
     world = tuned_world()
     del world.model["spec"]["power"]
