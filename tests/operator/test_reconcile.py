@@ -969,6 +969,15 @@ def test_what_runs_may_be_scaled_though_it_would_not_fit_any_more() -> None:
     assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 1
 
 
+def test_nothing_is_kept_of_a_model_that_is_gone() -> None:
+    world = World()
+    world.run()
+    world.cache.remove_model(world.model)
+    del world.client.objects["StrataModel", *KEY]
+    assert world.run() == Result("gone")
+    assert [name for name, table in vars(world.reconcile).items() if isinstance(table, dict) and table] == []
+
+
 def test_an_unknown_model_is_gone() -> None:
     assert World().reconcile(("ns", "other")) == Result("gone")
 

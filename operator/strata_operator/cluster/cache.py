@@ -18,8 +18,8 @@ Object = Mapping[str, Any]
 
 
 class Cache:
-    """``on_change(key)`` is called for each model of which something changed that a reconcile would look at;
-    ``on_part(key)``, if there is one, where that is a child or a pod."""
+    """``on_change(key)`` is called for each model that is gone, or of which something changed that a reconcile would
+    look at; ``on_part(key)``, if there is one, where that is a child or a pod."""
 
     def __init__(self, on_change: Callable[[Key], None], on_part: Callable[[Key], None] | None = None) -> None:
         self._on_change = on_change
@@ -73,6 +73,7 @@ class Cache:
             names.discard(key[1])
             if not names:
                 del self._names[key[0], child_name(key[1])]
+        self._on_change(key)
 
     def replace_models(self, objects: Iterable[Object], version: int, *, namespace: str | None = None) -> int:
         """The whole list as of ``version``, of a namespace or all: what it lacks is gone, unless it is newer. How many

@@ -80,9 +80,11 @@ def test_the_news_of_an_old_deletion_does_not_take_the_new_model(seen: Seen) -> 
     seen.cache.put_model(versioned(5, uid="new"))
     seen.cache.remove_model(versioned(4, uid="old"))
     assert seen.cache.model(KEY) is not None
+    seen.take()
     seen.cache.remove_model(versioned(6, uid="new"))
     assert seen.cache.model(KEY) is None
     seen.cache.remove_model(versioned(6, uid="new"))
+    assert seen.take() == [KEY]  # for what is kept of it elsewhere
 
 
 def test_children_and_pods_call_their_model(seen: Seen) -> None:
