@@ -35,6 +35,7 @@ def settings() -> kopf.OperatorSettings:
     made.persistence.diffbase_storage = _NoDiffs()
     made.posting.enabled = False  # cluster/events posts, counted and aggregated
     made.peering.standalone = True
+    made.queueing.idle_timeout = 0.5  # of the task that each object gets; it keeps the event
     made.scanning.disabled = True  # no right to list CRDs and namespaces is needed
     made.networking.request_timeout = 30
     made.networking.connect_timeout = 5

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +45,8 @@ WATCHED = (
     "PodDisruptionBudget",
     "Pod",
 )
-GATHER_SECONDS = 0.1  # a model's children and pods change several at a time: one look at them all
+GATHER_SECONDS = 0.2  # a model's children and pods change several at a time: one look at them all
+SWITCH_SECONDS = 0.02  # for which a thread computes while others wait; those that wait for the network ask for less
 OUTAGE_SECONDS = 2.0  # between two looks for an API server that is away at the start
 DENIED_SECONDS = 60.0  # an API server that starts up denies everything for a moment; who is denied longer lacks rights
 STOP_SECONDS = 20.0  # for reconciles under way; the pod's grace period is longer
@@ -63,6 +66,7 @@ class Settings:
 
 async def run(settings: Settings) -> None:
     """Raises OperatorError where somebody has to mend something first: rights, the CRD, an address in use."""
+    _be_thrifty()
     config = configuration()
     queue: WorkQueue[Key] = WorkQueue()
     served = frozenset(settings.namespaces)
@@ -139,6 +143,14 @@ async def run(settings: Settings) -> None:
         elif elected is not None:  # nothing is written any more
             await asyncio.to_thread(elected.stop)
         await site.cleanup()
+
+
+def _be_thrifty() -> None:
+    """Of a start with a thousand models, a quarter of the CPU time goes to hand-overs between threads that read lists,
+    and to searches for cycles among objects that stay."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _leader(lease: tuple[str, str], telemetry: Telemetry) -> Leader:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from strata_operator import process
-from strata_operator.api.model import GROUP, PLURAL, VERSION
+from strata_operator.api.model import GROUP, KIND, PLURAL, VERSION
 from strata_operator.api.node import NODE_PLURAL
 from strata_operator.cluster import client, watch
 from strata_operator.cluster.client import RESOURCES
@@ -58,7 +58,7 @@ class SteadyCluster:
         if request.query.get("watch"):
             self.asked[f"watch {parts[-1]}"] += 1
             return Answer(lines=self._silence(kind, float(request.query["timeoutSeconds"]) / SPEED))
-        who = "resync" if request.query.get("resourceVersion") == "0" else "list"
+        who = "resync" if kind == KIND and request.query.get("limit") == client.PAGE else "list"
         self.asked[f"{who} {parts[-1]}"] += 1
         items = [obj for obj in self.objects if obj["kind"] == kind]
         return Answer(body={"kind": f"{kind}List", "metadata": {"resourceVersion": "10000"}, "items": items})

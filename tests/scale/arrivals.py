@@ -13,17 +13,17 @@ from strata_operator.cluster.client import Client
 class Arrivals:
     """The first moment (monotonic seconds) at which an object of a kind was there for each model, by its name."""
 
-    def __init__(self, config: Any, kind: str, namespace: str) -> None:
+    def __init__(self, config: Any, kind: str) -> None:
         self.at: dict[str, float] = {}
         self._client = Client(config, on_request=lambda verb, status: None, threads=1)
-        self._kind, self._namespace = kind, namespace
-        _, self._version = self._client.list_all(kind, namespace)
+        self._kind = kind
+        _, self._version = self._client.list_all(kind)
         threading.Thread(target=self._run, name=f"arrivals of {kind}", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             query = {"resourceVersion": self._version, "labelSelector": MODEL_LABEL}
-            for event in self._client.watch(self._kind, self._namespace, **query):
+            for event in self._client.watch(self._kind, **query):
                 now, metadata = time.monotonic(), event["object"]["metadata"]
                 self._version = metadata["resourceVersion"]
                 if event["type"] == "ADDED":

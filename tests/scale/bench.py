@@ -29,12 +29,11 @@ from tests.operator.live.harness import OperatorProcess, install_crds, install_r
 from tests.scale import fleet
 from tests.scale.arrivals import Arrivals
 
-NAMESPACE = "scale"
+NAMESPACES = [f"scale-{number:02}" for number in range(20)]
 IMAGE = "example.com/engine:1"  # pretend nodes pull nothing
 WRITES = ("apply", "create", "patch", "delete")
 SETTLE_SECONDS = 600.0
-CREATION_CALLS = 8  # six children, the status, the event Created
-READY_CALLS = 2  # the status and the event Ready
+CALLS = 8  # six children, the status, the event Ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def measure(cluster: Cluster, settings: Settings) -> list[Row]:
         operator.start()
         try:
             with Api(cluster.kubeconfig, timeout_seconds=120) as api:
-                return Run(cluster, operator, fleet.Models(api, NAMESPACE), settings).all()
+                return Run(cluster, operator, fleet.Models(api, NAMESPACES), settings).all()
         except Exception:
             print(operator.tail(), file=sys.stderr)
             raise
@@ -99,14 +98,15 @@ def measure(cluster: Cluster, settings: Settings) -> list[Row]:
 
 @contextmanager
 def _furnished(cluster: Cluster, nodes: int) -> Iterator[None]:
-    cluster.kubectl("create", "namespace", NAMESPACE)
+    for name in NAMESPACES:
+        cluster.kubectl("create", "namespace", name)
     try:
         say(f"{nodes} nodes")
         install_crds(cluster)
         fleet.add_nodes(cluster, nodes)
         yield
     finally:
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait")
+        cluster.kubectl("delete", "namespace", *NAMESPACES, "--wait")
         fleet.remove_nodes(cluster)
 
 
@@ -130,7 +130,7 @@ class Run:
         number, per_second = len(self.names), self.settings.per_second
         say(f"{number} models, {per_second:g} a second")
         config = _admin(self.cluster)
-        deployments, pods = (Arrivals(config, kind, NAMESPACE) for kind in ("Deployment", "Pod"))
+        deployments, pods = (Arrivals(config, kind) for kind in ("Deployment", "Pod"))
         before, cpu = self.operator.requests(), self.operator.cpu_seconds()
         asked = self.models.apply(self.names, per_second=per_second)
         self._until(lambda: len(pods.at) >= number, "a pod of every model")
@@ -144,10 +144,8 @@ class Run:
         calls = {verb: count / number for verb, count in sorted(made.items()) if verb not in ("list", "watch")}
         total = sum(calls.values())
         by_verb = ", ".join(f"{verb} {count:.2f}" for verb, count in calls.items() if count >= 0.005)
-        goal = CREATION_CALLS + READY_CALLS
-        self.rows.append(
-            Row("API calls for a new model, until Ready", f"{total:.2f} ({by_verb})", f"≤ {goal}", total <= goal)
-        )
+        met = round(total, 2) <= CALLS
+        self.rows.append(Row("API calls for a new model, until Ready", f"{total:.2f} ({by_verb})", f"≤ {CALLS}", met))
 
     def idle(self) -> None:
         seconds = self.settings.idle_seconds
@@ -166,16 +164,15 @@ class Run:
         self._memory("RSS with all models")
 
     def touch(self) -> None:
-        names = self.names[:100]
-        say(f"{len(names)} models touched")
+        number = min(100, len(self.names))
+        say(f"{number} models touched")
         before, reconciles = self.operator.requests(), self.operator.reconciles()
-        for name in names:
-            self.models.touch(name, str(time.time()))
-        self._until(lambda: self.operator.reconciles() >= reconciles + len(names), "reconciles of what was touched")
+        self.models.touch(number, str(time.time()))
+        self._until(lambda: self.operator.reconciles() >= reconciles + number, "reconciles of what was touched")
         self._settle()
         calls = self.operator.requests() - before
         asked = sum(count for verb, count in calls.items() if verb not in ("list", "watch"))
-        self.rows.append(Row("API calls for an unchanged model", f"{asked / len(names):.2f}", "0", asked == 0))
+        self.rows.append(Row("API calls for an unchanged model", f"{asked / number:.2f}", "0", asked == 0))
 
     def restart(self) -> None:
         say("a restart")
@@ -263,19 +260,27 @@ def page(shown: str, settings: Settings, load: float) -> str:
 
 `make bench-operator` measures it anew and writes this page.
 
-{settings.models} StrataModels on {settings.nodes} pretend nodes (kwok) of two cards each, applied at
-{settings.per_second:g} a second, against the real API server of the [local cluster](local-cluster.md).
-Each model's fit is judged against all nodes; each gets six children, a status and events. Pods are pretended, and Ready
-at once. Operator, API server, etcd, controller manager, scheduler, kwok and the bench share {os.cpu_count()} cores
-({_cpu_name()}). The controller manager runs with `--kube-api-qps=300`: with its default of 20 it makes five pods a
-second, whatever the operator does. Measured once, on {datetime.now(UTC):%Y-%m-%d}; load average before: {load:.1f}.
+{settings.models} StrataModels in {len(NAMESPACES)} namespaces on {settings.nodes} pretend nodes (kwok) of two cards
+each, applied at {settings.per_second:g} a second, against the real API server of the
+[local cluster](local-cluster.md). Each model's fit is judged against all nodes; each gets six children, a status and
+an event. Pods are pretended, and Ready at once. Operator, API server, etcd, controller manager, scheduler, kwok and the
+bench share {os.cpu_count()} cores ({_cpu_name()}). The controller manager runs with `--kube-api-qps=300`: with its
+default of 20 it makes five pods a second, whatever the operator does. It and the API server run with `GOGC=400`.
+Measured once, on {datetime.now(UTC):%Y-%m-%d}, {_priority()}; load average before: {load:.1f}.
 
 {shown}
 
-A new model takes {CREATION_CALLS} calls (six children, a status, an event), and {READY_CALLS} more when it is Ready (a
-status, an event); a step on the way that lasts longer than two seconds is a status more. Lists and watches, which do
-not grow with the changes, are left out; so is the Lease of an operator with `--lease` (a patch each 2 s).
+A new model takes {CALLS} calls until it is Ready: six children, a status, an event. One that is not Ready within two
+seconds takes more: a status and an event at the beginning, and a status for each step that lasts as long. Lists and
+watches, which do not grow with the changes, are left out; so is the Lease of an operator with `--lease` (a patch each
+2 s).
 """
+
+
+def _priority() -> str:
+    if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        return "all of it at real-time priority, for the machine had other work as well"
+    return f"all of it at nice {os.nice(0)}"
 
 
 def _cpu_name() -> str:

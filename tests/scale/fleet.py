@@ -44,11 +44,12 @@ def model(name: str) -> dict[str, Any]:
 
 
 class Models:
-    """StrataModels of one namespace, by plain requests over one connection: kubectl takes 50 ms of a core for each."""
+    """StrataModels in those namespaces, by turns; by plain requests over one connection, for kubectl takes 50 ms of a
+    core for each."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: Api, namespaces: Sequence[str]) -> None:
         self._api = api
-        self._path = f"/apis/strata.ai/v1alpha1/namespaces/{namespace}/stratamodels"
+        self._namespaces = namespaces
 
     def apply(self, names: Sequence[str], *, per_second: float) -> dict[str, float]:
         """Create them at that rate; when each was asked for (monotonic seconds)."""
@@ -57,24 +58,34 @@ class Models:
         for index, name in enumerate(names):
             time.sleep(max(0.0, begin + index / per_second - time.monotonic()))
             asked[name] = time.monotonic()
-            self._api.create(self._path, model(name))
+            self._api.create(_models(self._namespaces[index % len(self._namespaces)]), model(name))
         return asked
 
-    def touch(self, name: str, value: str) -> None:
-        """A change that calls for a reconcile and for nothing else."""
-        self._api.merge(f"{self._path}/{name}", {"metadata": {"annotations": {"example.com/touched": value}}})
+    def touch(self, number: int, value: str) -> None:
+        """A change of so many of them that calls for a reconcile of each and for nothing else."""
+        for one in self._all()[:number]:
+            path = _models(one["metadata"]["namespace"]) + "/" + one["metadata"]["name"]
+            self._api.merge(path, {"metadata": {"annotations": {"example.com/touched": value}}})
 
     def ready(self) -> int:
         """How many are."""
-        found = self._api.get(self._path)["items"]
         return sum(
             condition["type"] == "Ready" and condition["status"] == "True"
-            for one in found
+            for one in self._all()
             for condition in (one.get("status") or {}).get("conditions") or ()
         )
 
     def delete_all(self) -> None:
-        self._api.delete(self._path)
+        for namespace in self._namespaces:
+            self._api.delete(_models(namespace))
 
     def count(self) -> int:
-        return len(self._api.get(self._path)["items"])
+        return len(self._all())
+
+    def _all(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._api.get("/apis/strata.ai/v1alpha1/stratamodels")["items"]
+        return [one for one in found if one["metadata"]["namespace"] in self._namespaces]
+
+
+def _models(namespace: str) -> str:
+    return f"/apis/strata.ai/v1alpha1/namespaces/{namespace}/stratamodels"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from strata_operator.api.errors import InvalidSpecError
 
@@ -33,19 +34,17 @@ def load(cls: type[T], table: Mapping[str, Any], path: str, *, closed: bool) -> 
     """
     if not isinstance(table, Mapping):
         raise InvalidSpecError(f"{path} is {table!r}; it must be a table")
-    hints = _hints(cls)  # type: ignore[arg-type]
+    parts = _parts(cls)  # type: ignore[arg-type]
     made = {}
-    for field in fields(cls):  # type: ignore[arg-type]
-        key = _key(field)
+    for key, (name, hint, required) in parts.items():
         value = table.get(key)
         if value is not None:
-            made[field.name] = _value(hints[field.name], value, f"{path}.{key}", closed=closed)
-        elif field.default is MISSING and field.default_factory is MISSING:
+            made[name] = _value(hint, value, f"{path}.{key}", closed=closed)
+        elif required:
             raise InvalidSpecError(f"{path}.{key} is missing; it is required")
-    unknown = sorted(set(table) - {_key(field) for field in fields(cls)})  # type: ignore[arg-type]
-    if closed and unknown:
+    if closed and (unknown := sorted(set(table) - set(parts))):
         raise InvalidSpecError(
-            f"{path}.{unknown[0]} is not known here; known are {', '.join(sorted(map(_key, fields(cls))))}. "  # type: ignore[arg-type]
+            f"{path}.{unknown[0]} is not known here; known are {', '.join(sorted(parts))}. "
             "Remove it, or bring the programs to the CRD's version"
         )
     return cls(**made)
@@ -55,30 +54,24 @@ def load_parts(cls: type[T], table: Mapping[str, Any], path: str) -> T:
     """As ``load`` where every field has a default, here and in the tables within: one that cannot be read does not take
     the others along."""
     made = {}
-    for field in fields(cls):  # type: ignore[arg-type]
-        key, inner = _key(field), _hints(cls)[field.name]  # type: ignore[arg-type]
+    for key, (name, hint, _) in _parts(cls).items():  # type: ignore[arg-type]
         value = table.get(key)
-        if isinstance(value, Mapping) and _has_defaults(inner):
-            made[field.name] = load_parts(inner, value, f"{path}.{key}")
+        if value is None:
             continue
-        try:
-            one = load(cls, {key: value}, path, closed=False)
-        except InvalidSpecError:
+        if isinstance(value, Mapping) and _has_defaults(hint):
+            made[name] = load_parts(hint, value, f"{path}.{key}")
             continue
-        made[field.name] = getattr(one, field.name)
+        with suppress(InvalidSpecError):
+            made[name] = _value(hint, value, f"{path}.{key}", closed=False)
     return cls(**made)
 
 
 def _has_defaults(hint: Any) -> bool:
     """Whether it is a dataclass of which nothing has to be given."""
-    return is_dataclass(hint) and not any(
-        field.default is MISSING and field.default_factory is MISSING for field in fields(hint)
-    )
+    return is_dataclass(hint) and not any(required for _, _, required in _parts(cast("type", hint)).values())
 
 
 def _value(hint: Any, value: Any, path: str, *, closed: bool) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        (hint,) = (one for one in get_args(hint) if one is not type(None))
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise InvalidSpecError(f"{path} is {value!r}; it must be a list")
@@ -91,8 +84,23 @@ def _value(hint: Any, value: Any, path: str, *, closed: bool) -> Any:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _parts(cls: type) -> dict[str, tuple[str, Any, bool]]:
+    """By the key in JSON: the field's name, its type without a None, and whether it must be given."""
+    hints = get_type_hints(cls)
+    return {
+        _key(field): (
+            field.name,
+            _without_none(hints[field.name]),
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(cls)
+    }
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not type(None))
+    return hint
 
 
 def _key(field: Field[Any]) -> str:

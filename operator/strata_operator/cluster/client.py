@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ CLOCK_SLACK = timedelta(seconds=5)  # dates are whole seconds, and an answer may
 
 TOKEN_SECONDS = 30  # for which a token is used before it is read again; a kubelet renews it long before it ends
 
-PAGE = "250"
+PAGE, METADATA_PAGE = "100", "200"  # objects of a list at once: a page takes some MiB
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -100,6 +101,7 @@ class Client:
         # Of the official client the connections alone: what it makes of a request takes as long as the request does.
         self._connections = RESTClientObject(config).pool_manager
         self._token: tuple[float, str | None] = (0.0, None)  # until when (monotonic), and the header
+        self.listing = threading.Semaphore(2)  # lists at a time: all kinds' at once take several times the memory
         self._ahead = timedelta()  # by how much the server's clock is, where that is more than the network explains
 
     def now(self) -> datetime:
@@ -122,9 +124,8 @@ class Client:
 
         They come page by page, each forgotten once the caller goes on: a thousand objects as they are take 30 MiB.
         """
-        query = {**query, "limit": PAGE}
+        query = {**query, "limit": METADATA_PAGE if RESOURCES[kind].metadata_only else PAGE}
         first = self.list(kind, namespace, **query)
-        query.pop("resourceVersion", None)  # a page's token stands for it; both are refused
 
         def objects(page: dict[str, Any]) -> Iterator[dict[str, Any]]:
             while True:

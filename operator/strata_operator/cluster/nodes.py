@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from strata_operator.api.node import StrataNode
 from strata_operator.cluster.cache import Key
 
 log = logging.getLogger(__name__)
+
+Change = tuple[StrataNode | None, StrataNode | None]  # before and after
 
 
 class Nodes:
@@ -43,47 +45,52 @@ class Nodes:
 
     def put(self, kind: str, obj: Mapping[str, Any]) -> None:
         """A node as its watch, or the answer to our own apply, shows it."""
+        self._tell([self._keep(kind, obj)])
+
+    def remove(self, kind: str, obj: Mapping[str, Any]) -> None:
+        """A node that is gone."""
+        self._tell([self._drop(obj["metadata"]["name"])])
+
+    def replace(self, kind: str, objects: Iterable[Mapping[str, Any]]) -> None:
+        """The whole list: what it lacks is gone."""
+        seen, changes = set(), []
+        for obj in objects:
+            seen.add(obj["metadata"]["name"])
+            changes.append(self._keep(kind, obj))
+        with self._lock:
+            gone = sorted(set(self._nodes) - seen)
+        self._tell([*changes, *map(self._drop, gone)])
+
+    def _keep(self, kind: str, obj: Mapping[str, Any]) -> Change:
         name, version = obj["metadata"]["name"], int(obj["metadata"]["resourceVersion"])
         try:
             new = StrataNode.parse(obj)
         except InvalidSpecError as error:
             log.error("%s %s cannot be read, and counts as absent: %s", kind, name, error)
-            self.remove(kind, obj)
-            return
+            return self._drop(name)
         with self._lock:
             held, before = self._nodes.get(name, (0, None))
             if before is not None and before.uid == new.uid and held >= version:
-                return
+                return before, before
             self._nodes[name] = (version, new)
             self._all = None
-        self._tell(before, new)
+        return before, new
 
-    def remove(self, kind: str, obj: Mapping[str, Any]) -> None:
-        """A node that is gone."""
+    def _drop(self, name: str) -> Change:
         with self._lock:
-            _, before = self._nodes.pop(obj["metadata"]["name"], (0, None))
+            _, before = self._nodes.pop(name, (0, None))
             self._all = None
-        if before is not None:
-            self._tell(before, None)
+        return before, None
 
-    def replace(self, kind: str, objects: Iterable[Mapping[str, Any]]) -> None:
-        """The whole list: what it lacks is gone."""
-        seen = set()
-        for obj in objects:
-            seen.add(obj["metadata"]["name"])
-            self.put(kind, obj)
-        with self._lock:
-            gone = sorted(set(self._nodes) - seen)
-        for name in gone:
-            self.remove(kind, {"metadata": {"name": name}})
-
-    def _tell(self, before: StrataNode | None, new: StrataNode | None) -> None:
-        if _inventory(before) != _inventory(new):
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Of all at once: the fit of each model is asked for once, however many nodes are others."""
+        changes = [(before, new) for before, new in changes if before is not new]
+        if any(_inventory(before) != _inventory(new) for before, new in changes):
             with self._lock:
                 self.fit_version += 1
             self._on_fit()
-        wishes = {wish.model for node in (before, new) if node for wish in node.spec.tuning.models}
-        for model in sorted(wishes):
+        there = [node for change in changes for node in change if node is not None]
+        for model in sorted({wish.model for node in there for wish in node.spec.tuning.models}):
             namespace, _, name = model.partition("/")
             self._on_tuning((namespace, name))
 

@@ -46,11 +46,11 @@ class Resync(Loop):
 
     def turn(self) -> None:
         """One list, and a pause after it."""
-        # From the API server's own cache, for any version will do: what is newer than the list is left alone.
-        objects, version = self._client.list_all(KIND, self._namespace, resourceVersion="0")
-        heard = self._heard
-        self._deaf_at = heard if self._missed_at == heard else None
-        news = self._cache.replace_models(objects, int(version), namespace=self._namespace)
+        with self._client.listing:
+            objects, version = self._client.list_all(KIND, self._namespace)
+            heard = self._heard
+            self._deaf_at = heard if self._missed_at == heard else None
+            news = self._cache.replace_models(objects, int(version), namespace=self._namespace)
         self._missed_at = heard if news else None
         if news and self.synced.is_set():
             log.info("%s: %d models had changed without the watch telling (yet)", self.name, news)

@@ -67,8 +67,9 @@ class Watch(Loop):
 
     def _list(self) -> None:
         """Put the whole list into the sink."""
-        objects, version = self._client.list_all(self.kind, self._namespace, **self._select)
-        self._sink.replace(self.kind, objects)
+        with self._client.listing:
+            objects, version = self._client.list_all(self.kind, self._namespace, **self._select)
+            self._sink.replace(self.kind, objects)
         self._version = version
 
     def _follow(self) -> None:

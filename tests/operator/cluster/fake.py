@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +27,7 @@ class FakeClient:
         self.merged: list[Mapping[str, Any]] = []  # patches, in order
         self.evicted: list[str] = []  # names of pods
         self.version = 100
+        self.listing = threading.Semaphore()
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.wishes: dict[str, dict[str, list[Any]]] = {}  # on each StrataNode, by field manager
         for obj in objects:

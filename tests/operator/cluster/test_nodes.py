@@ -64,6 +64,11 @@ def test_models_are_judged_again_when_what_they_need_changed(heard: Heard, field
     assert heard.news() == (fits, [])
 
 
+def test_models_are_judged_again_once_for_a_whole_list(heard: Heard) -> None:
+    heard.nodes.replace("StrataNode", [node_object(name) for name in ("gpu-2", "gpu-3", "gpu-4")])  # and gpu-1 is gone
+    assert heard.news() == (1, [])
+
+
 def test_models_hear_that_a_node_is_ill_in_another_way(heard: Heard) -> None:
     for version, reason in ((6, "GpuFails"), (7, "GpuLost"), (8, "GpuLost")):
         heard.put(version=version, conditions=[{"type": "Healthy", "status": "False", "reason": reason}])
