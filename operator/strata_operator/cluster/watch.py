@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from strata_operator.api.errors import ApiError, MissingError, RefusedError, UnavailableError
+from strata_operator.api.errors import MissingError, RefusedError, UnavailableError
 from strata_operator.api.names import MODEL_LABEL
 from strata_operator.cluster.client import WATCH_SILENCE_SECONDS, Client
 from strata_operator.cluster.loop import Loop
@@ -57,11 +57,8 @@ class Watch(Loop):
             self._follow()
         except UnavailableError:
             raise  # it goes on where it broke
-        except ApiError as error:
-            self._version = ""  # too old by now; or forbidden, and to be started over once somebody mended it
-            if error.status != 410:
-                raise
         except Exception:
+            # Too old by now; or forbidden, and to be started over once somebody mended it; or an object not understood.
             self._version = ""
             raise
 
