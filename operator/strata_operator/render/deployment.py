@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata_operator import placement
-from strata_operator.api.model import TOKEN_VARIABLE, StrataModel
+from strata_operator.api.model import StrataModel
 from strata_operator.api.names import ENGINE, GPU_RESOURCE, REVISION_ANNOTATION, child_name
 from strata_operator.api.quantity import format_quantity
 from strata_operator.render.arguments import PORT, arguments
 from strata_operator.render.merge import merge
 from strata_operator.render.meta import digest, labels, manifest, selector
+from strata_operator.render.pod import environment, pod
 from strata_operator.render.volumes import volumes
 
 # The startup probe's budget, in seconds: it ends no load that moves, however slow the line or the disk. One that does
@@ -47,14 +48,14 @@ def deployment(
     """
     override = model.pod_template
     plain = _pod(model, image=model.image or engine_image)
-    pod: dict[str, Any] = {
+    template: dict[str, Any] = {
         "metadata": {"labels": {**override.labels, **labels(model)}, "annotations": dict(override.annotations)},
         "spec": merge(plain, override.spec, "spec.podTemplate.spec"),
     }
-    pod["metadata"]["annotations"] |= {REVISION_ANNOTATION: digest({"pod": pod, "config": settings["data"]})}
+    template["metadata"]["annotations"] |= {REVISION_ANNOTATION: digest({"pod": template, "config": settings["data"]})}
     if prefer:
         plain["affinity"] = placement.affinity(model.hardware, prefer)
-        pod["spec"] = merge(plain, override.spec, "spec.podTemplate.spec")
+        template["spec"] = merge(plain, override.spec, "spec.podTemplate.spec")
     return manifest(
         model,
         "apps/v1",
@@ -65,68 +66,44 @@ def deployment(
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _START_FIRST if starts_first else _STOP_FIRST},
             "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
             "revisionHistoryLimit": 3,
-            "template": pod,
+            "template": template,
         },
     )
 
 
 def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
-    hardware = model.hardware
     mounted, mounts = volumes(model)
-    pod: dict[str, Any] = {
-        "serviceAccountName": child_name(model.name),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "affinity": placement.affinity(hardware),
-        # The cache on the node belongs to root, hence the user; without capabilities it may do little more than that.
-        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
-        "volumes": mounted,
-        "containers": [
-            {
-                "name": ENGINE,
-                "image": image,
-                "args": arguments(model, grace_seconds=REQUEST_SECONDS),
-                "envFrom": [{"configMapRef": {"name": child_name(model.name)}}],
-                "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-                "resources": _resources(model),
-                "volumeMounts": mounts,
-                "startupProbe": {
-                    **_probe("/ready", period=STARTUP_PERIOD_SECONDS),
-                    "failureThreshold": STARTUP_SECONDS // STARTUP_PERIOD_SECONDS,
-                },
-                "readinessProbe": {**_probe("/ready", period=5), "failureThreshold": 2},
-                "livenessProbe": {**_probe("/health", period=10), "failureThreshold": 6},
-                "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
-                "terminationMessagePath": "/dev/termination-log",
-                "terminationMessagePolicy": "FallbackToLogsOnError",
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-            }
-        ],
+    container = {
+        "name": ENGINE,
+        "image": image,
+        "args": arguments(model, grace_seconds=REQUEST_SECONDS),
+        "envFrom": [{"configMapRef": {"name": child_name(model.name)}}],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": _resources(model),
+        "volumeMounts": mounts,
+        "startupProbe": {
+            **_probe("/ready", period=STARTUP_PERIOD_SECONDS),
+            "failureThreshold": STARTUP_SECONDS // STARTUP_PERIOD_SECONDS,
+        },
+        "readinessProbe": {**_probe("/ready", period=5), "failureThreshold": 2},
+        "livenessProbe": {**_probe("/health", period=10), "failureThreshold": 6},
+        "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
     }
     env = environment(model)
     if env:
-        pod["containers"][0]["env"] = env
-    tolerations = placement.tolerations(hardware, model.scheduling)
+        container["env"] = env
+    made = pod(model, container) | {
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "affinity": placement.affinity(model.hardware),
+        "volumes": mounted,
+    }
+    tolerations = placement.tolerations(model.hardware, model.scheduling)
     if tolerations:
-        pod["tolerations"] = tolerations
+        made["tolerations"] = tolerations
     if model.scheduling.node_selector:
-        pod["nodeSelector"] = dict(model.scheduling.node_selector)
+        made["nodeSelector"] = dict(model.scheduling.node_selector)
     if model.scheduling.priority_class_name:
-        pod["priorityClassName"] = model.scheduling.priority_class_name
-    return pod
-
-
-def environment(model: StrataModel) -> list[Mapping[str, Any]]:
-    """What is not in the ConfigMap: the Hub's token, and the user's own."""
-    made = list(model.env)
-    if model.token is not None:
-        secret = {"name": model.token.name, "key": model.token.key}
-        made.insert(0, {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": secret}})
+        made["priorityClassName"] = model.scheduling.priority_class_name
     return made
 
 

@@ -10,8 +10,8 @@ from strata_operator.api.model import StrataModel
 from strata_operator.api.names import ENGINE, NODE_ANNOTATION, REVISION_ANNOTATION, ROLE_LABEL, child_name
 from strata_operator.render.arguments import PORT, source_argument
 from strata_operator.render.config import config
-from strata_operator.render.deployment import environment
 from strata_operator.render.meta import digest, manifest, selector
+from strata_operator.render.pod import environment, pod
 from strata_operator.render.volumes import volumes
 
 DEADLINE_SECONDS = 6 * 3600  # a slow line and a slow disk; the engine itself ends where nothing moves
@@ -59,33 +59,21 @@ def preflight(
         "env": _environment(model),
         "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
         "volumeMounts": [mount for mount in mounts if mount["name"] in wanted],
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
     }
     here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    pod: dict[str, Any] = {
+    made = pod(model, container) | {
         "restartPolicy": "Never",
-        "serviceAccountName": child_name(model.name),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "affinity": {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}
             }
         },
         "tolerations": placement.tolerations(model.hardware, model.scheduling),
-        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [volume for volume in mounted if volume["name"] in wanted],
-        "containers": [container],
     }
     secrets = model.pod_template.spec.get("imagePullSecrets")
     if secrets:
-        pod["imagePullSecrets"] = secrets
+        made["imagePullSecrets"] = secrets
     annotations = {REVISION_ANNOTATION: revision, NODE_ANNOTATION: node}
     labels = {**selector(model), ROLE_LABEL: role, "app.kubernetes.io/name": "strata-preflight"}
     return manifest(
@@ -97,7 +85,7 @@ def preflight(
             "backoffLimit": RETRIES,
             "activeDeadlineSeconds": DEADLINE_SECONDS,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": made},
         },
     )
 
