@@ -138,14 +138,14 @@ def _on_cards(
     """``short``: those of the nodes that lack what the pod asks for beside the card."""
     plans: dict[str, dict[str, Any]] = {}  # by node
     lacking = {one.node.name for one, _ in short}
-    known: dict[object, tuple[Shortage | None, dict[str, Any]]] = {}  # by what counts of a node: many are alike
+    judged: dict[object, tuple[Shortage | None, dict[str, Any]]] = {}  # by what counts of a node: many are alike
     for one in matching:
         if one.node.name in lacking:
             continue
         facts = _facts(one)
-        if facts not in known:
-            known[facts] = _on_card(model, shape, one)
-        lack, plan = known[facts]
+        if facts not in judged:
+            judged[facts] = _on_card(model, shape, one)
+        lack, plan = judged[facts]
         if lack is not None:
             short = [*short, (one, lack)]
         else:

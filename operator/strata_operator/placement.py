@@ -25,7 +25,7 @@ PRODUCTS = {
 Expression = dict[str, Any]
 
 
-def at_least(hardware: Hardware, vram_gib: int | None) -> Hardware:
+def with_vram(hardware: Hardware, vram_gib: int | None) -> Hardware:
     """The hardware with a card of no less than so many GiB."""
     least = max(hardware.min_vram_gib or 0, vram_gib or 0)
     return replace(hardware, min_vram_gib=least or None)

@@ -35,7 +35,7 @@ from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
-from strata_operator.placement import at_least
+from strata_operator.placement import with_vram
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.preflight import retries, superseded
 from strata_operator.render import JOB, PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
@@ -210,7 +210,7 @@ class Reconciler:
     ) -> Children:
         monitors = self._has_monitors()
         # The scheduler knows nothing of the fit: a card that is too small must not be one that matches.
-        model = replace(model, hardware=at_least(model.hardware, least_vram_gib(model)))
+        model = replace(model, hardware=with_vram(model.hardware, least_vram_gib(model)))
         render = partial(children, model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
         made = render()
         revision = revision_of(made["Deployment"])

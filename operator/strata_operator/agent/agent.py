@@ -114,7 +114,7 @@ class Agent:
                 obj = self._mirror.strata_node or self._mirror.create()
         except ApiError as error:
             log.warning("the StrataNode cannot be made: %s", error)
-        self.adopt(obj)
+        self._adopt(obj)
         if obj is not None and FORGET_FAULTS_ANNOTATION in (obj["metadata"].get("annotations") or {}):
             self._forget_faults()
         return obj
@@ -133,7 +133,7 @@ class Agent:
         self._health = step(self._health, seen, now=self._monotonic(), wall=self._wall())
         return seen
 
-    def adopt(self, obj: Mapping[str, Any] | None) -> None:
+    def _adopt(self, obj: Mapping[str, Any] | None) -> None:
         """What an earlier process wrote down, once. Later this one knows better than a status edited by hand."""
         if self._status is not None or obj is None:
             return
