@@ -41,9 +41,11 @@ def run(
     activation: Activation,
     device: str,
     away: bool = False,
+    in_host: bool = False,
     max_few: int = MAX_FEW,
 ) -> tuple[Tensor, Tensor]:
-    """What the experts add to x, and what they should. away: the first token's first expert is elsewhere."""
+    """What the experts add to x, and what they should. away: the first token's first expert is elsewhere. in_host:
+    every second one is in host memory that a card reads."""
     torch.manual_seed(tokens)
     layer = make_layer(shape, device)
     ids, shares = choices(tokens, shape.experts, top_k, device)
@@ -53,12 +55,17 @@ def run(
     x, inner = torch.randn(2, tokens, shape.hidden).to(device)
     rows = quantize_rows(inner) if tokens <= max_few else inner.bfloat16()
     seen = dequantize_rows(rows) if tokens <= max_few else rows
+    expected, addresses = layer.expected(seen, ids, shares, activation, here).cpu(), layer.addresses.clone()
+    if in_host:
+        hosted = torch.empty(layer.blobs.shape, dtype=torch.uint8, pin_memory=device == "cuda").copy_(layer.blobs)
+        addresses[1::2] += hosted.data_ptr() - layer.blobs.data_ptr()
+        layer.blobs[1::2] = 0xFF
     _poison(device)
-    step = blobs.prepare(layer.layout, layer.addresses * here, activation, max_few)
+    step = blobs.prepare(layer.layout, addresses * here, activation, max_few)
     # The interpreter takes long for each of many programs.
     with mock.patch.object(blobs, "DOWN_ROWS", blobs.DOWN_ROWS if device == "cuda" else 32):
         found = step(Routed(ids, shares, rows), x.clone()) - x
-    return found.cpu(), layer.expected(seen, ids, shares, activation, here).cpu()
+    return found.cpu(), expected
 
 
 def _poison(device: str) -> None:
@@ -90,6 +97,13 @@ def test_biases_and_clamped_activation(machine: Machine, biases: str, tokens: in
 def test_an_expert_elsewhere_adds_nothing(machine: Machine, tokens: int) -> None:
     shape = Shape("int4", 64, 32, 3, "BF16")
     found, expected = machine.call(run, shape, tokens, 2, SILU, machine.device, away=True)
+    assert relative(found, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("tokens", PATHS)
+def test_one_launch_reads_experts_in_both_memories(machine: Machine, tokens: int) -> None:
+    shape = Shape("int4", 64, 32, 3)
+    found, expected = machine.call(run, shape, tokens, 2, SILU, machine.device, in_host=True)
     assert relative(found, expected) < TOLERANCE
 
 
