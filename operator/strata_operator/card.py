@@ -100,6 +100,7 @@ def place(shape: Shape, config: EngineConfig, total_bytes: int, available_bytes:
             element_bytes=ELEMENT_BYTES,
         )
         weights += placed.vram_bytes
+        config = placed.settle(config)
     plan = size_memory(shape.config, config, memory, weights, ELEMENT_BYTES)
     problem = None
     if not plan.fits:

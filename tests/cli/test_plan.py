@@ -121,7 +121,7 @@ def test_experts_on_disk_are_warned_of_with_what_they_cost(capsys: pytest.Captur
     assert main(["plan", "gpt-oss-120b", *card, "32", "--dtype", "int4"]) == 0
     (warning,) = re.findall("^warning: .*", capsys.readouterr().out, re.MULTILINE)
     assert warning.startswith(
-        "warning: int4: neither host memory nor VRAM has room for 1624 of 4608 experts, 20.1 GiB: "
+        "warning: int4: neither host memory nor VRAM has room for 1948 of 4608 experts, 24.1 GiB: "
     )
     found = re.search(r"bound decoding to ([0-9.]+) tok/s; RAM for all allows ([0-9.]+)\.$", warning)
     assert found is not None

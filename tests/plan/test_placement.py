@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, place_experts
+from strata.config import EngineConfig, SchedulerConfig
+from strata.plan.memory import DeviceMemory, size_memory
+from strata.plan.parts import weight_parts
+from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, place_experts, plan_experts
+from tests.plan.configs import public
 
 EXPERTS = ExpertBytes(num_layers=4, num_experts=8, blob_bytes=100)  # 3,200 bytes, 800 a layer
 
@@ -40,3 +44,27 @@ def test_prefill_that_copies_whole_layers_has_a_piece_more() -> None:
     few, more = (place_experts(many, 1 << 20, at_most=at_most) for at_most in (1000, 1200))
     assert (few.num_resident, few.staging_bytes) == (2 * 5, (2 * 64 + PIECE) * 100)
     assert (more.num_resident, more.staging_bytes) == (2 * 6, 2 * 64 * 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "asked", "step_tokens"),
+    [
+        pytest.param("qwen3-30b-a3b", 24, None, None, id="all fit: steps are as they suit the card"),
+        pytest.param("qwen3-30b-a3b", 16, None, 2048, id="a third comes over PCIe"),
+        pytest.param("gpt-oss-120b", 24, None, 8192, id="most come"),
+        pytest.param("gpt-oss-120b", 12, None, 8192, id="on a small card, too"),
+        pytest.param("gpt-oss-120b", 24, 512, 512, id="as asked for"),
+    ],
+)
+def test_steps_are_worth_what_they_bring(name: str, gib: int, asked: int | None, step_tokens: int | None) -> None:
+    model, memory = public(name), DeviceMemory("cuda", gib << 30, gib << 30)
+    scheduler = SchedulerConfig(max_model_len=8192, max_num_seqs=1, max_num_batched_tokens=asked)
+    config, parts = EngineConfig("m", dtype="int4", scheduler=scheduler), weight_parts(model, "int4")
+    layers = sum(model.expert_layers)
+    experts = ExpertBytes(layers, parts.num_experts // layers, int(parts.expert))
+    shared = int(parts.shared)
+    placed = plan_experts(model, config, memory=memory, experts=experts, shared_bytes=shared, element_bytes=2)
+    assert placed.step_tokens == step_tokens
+    plan = size_memory(model, placed.settle(config), memory, shared + placed.vram_bytes, 2)
+    assert plan.fits
+    assert plan.step_tokens == (step_tokens or 2048)

@@ -13,19 +13,24 @@ from tests.plan.configs import public
 
 
 @pytest.mark.parametrize(
-    ("device", "gib", "scheduler", "tokens"),
+    ("device", "gib", "balanced", "scheduler", "tokens"),
     [
-        pytest.param("cpu", 200, SchedulerConfig(), [512], id="a CPU, however large"),
-        pytest.param("cuda", 8, SchedulerConfig(), [512], id="a small card"),
-        pytest.param("cuda", 24, SchedulerConfig(), [2048, 512], id="a card"),
-        pytest.param("cuda", 80, SchedulerConfig(), [8192, 2048, 512], id="a large card"),
-        pytest.param("cuda", 80, SchedulerConfig(max_num_batched_tokens=100), [100], id="as asked for"),
-        pytest.param("cpu", 8, SchedulerConfig(max_num_seqs=600), [600], id="a token of every sequence, CPU"),
-        pytest.param("cuda", 24, SchedulerConfig(max_num_seqs=3000), [3000, 3000], id="a token of each, card"),
+        pytest.param("cpu", 200, 0, SchedulerConfig(), [512], id="a CPU, however large"),
+        pytest.param("cuda", 8, 0, SchedulerConfig(), [512], id="a small card"),
+        pytest.param("cuda", 24, 0, SchedulerConfig(), [2048, 512], id="a card"),
+        pytest.param("cuda", 80, 0, SchedulerConfig(), [8192, 2048, 512], id="a large card"),
+        pytest.param("cuda", 8, 5000, SchedulerConfig(), [8192, 2048, 512], id="experts come over PCIe for each"),
+        pytest.param("cuda", 8, 4000, SchedulerConfig(), [2048, 512], id="some come"),
+        pytest.param("cpu", 200, 5000, SchedulerConfig(), [512], id="there is no PCIe"),
+        pytest.param("cuda", 80, 9999, SchedulerConfig(max_num_batched_tokens=100), [100], id="as asked for"),
+        pytest.param("cpu", 8, 0, SchedulerConfig(max_num_seqs=600), [600], id="a token of every sequence, CPU"),
+        pytest.param("cuda", 24, 0, SchedulerConfig(max_num_seqs=3000), [3000, 3000], id="a token of each, card"),
     ],
 )
-def test_what_suits_the_device(device: str, gib: int, scheduler: SchedulerConfig, tokens: list[int]) -> None:
-    choices = step_choices(EngineConfig("m", scheduler=scheduler), device, gib << 30)
+def test_what_suits_the_device(
+    device: str, gib: int, balanced: int, scheduler: SchedulerConfig, tokens: list[int]
+) -> None:
+    choices = step_choices(EngineConfig("m", scheduler=scheduler), device, gib << 30, balanced=balanced)
     assert [choice.scheduler.step_tokens for choice in choices] == tokens
 
 

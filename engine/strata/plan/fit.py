@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.advice import Fits, Way, find_ways
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, explain, size_memory
 from strata.plan.parts import WeightParts, loaded_parts, weight_parts
-from strata.plan.placement import fixed_slots
+from strata.plan.placement import ExpertBytes, ExpertPlacement, fixed_slots, plan_experts
 from strata.plan.speed import Rates, Shares
 
 # Share of the host's memory that experts may take: the system, the server and page cache live there too.
@@ -55,6 +54,7 @@ class Fit:
     kv: int
     workspace: int
     slots: int  # experts in VRAM (on a CPU: in its memory)
+    staging: int  # through which the others pass for a prompt
     ram_experts: int  # of those that host memory holds for the card
     disk_experts: int
     max_model_len: int
@@ -67,7 +67,8 @@ class Fit:
 
     @property
     def free(self) -> int:
-        return int(self.capacity - self.shared - self.kv - self.workspace - self.slots * self.parts.expert)
+        taken = self.shared + self.kv + self.workspace + self.slots * self.parts.expert + self.staging
+        return int(self.capacity - taken)
 
     def seqs_at(self, context: int) -> int:
         """Of the sequences asked for, those of ``context`` tokens that the KV cache holds at once."""
@@ -100,22 +101,28 @@ def fit(
     """
     memory = machine.memory
 
-    def size(changed: EngineConfig, *, with_experts: bool) -> MemoryPlan:
+    def size(changed: EngineConfig) -> tuple[MemoryPlan, ExpertPlacement | None]:
         parts = loaded_parts(model, changed.dtype, memory.device, expert_format)
-        held = math.ceil(parts.total if with_experts else parts.shared)
-        return size_memory(model, changed, memory, held, element_bytes)
+        if memory.device == "cpu" or not parts.num_experts:
+            return size_memory(model, changed, memory, math.ceil(parts.total), element_bytes), None
+        layers, shared = sum(model.expert_layers), math.ceil(parts.shared)
+        experts = ExpertBytes(layers, parts.num_experts // layers, math.ceil(parts.expert))
+        placed = plan_experts(
+            model, changed, memory=memory, experts=experts, shared_bytes=shared, element_bytes=element_bytes
+        )
+        held = shared + placed.vram_bytes
+        return size_memory(model, placed.settle(changed), memory, held, element_bytes), placed
 
-    plan = size(config, with_experts=True)
-    holds_all = plan.fits or memory.device == "cpu"
-    if not holds_all:
-        plan = size(config, with_experts=False)
+    def resize(changed: EngineConfig) -> MemoryPlan:
+        return size(changed)[0]
+
+    plan, placed = size(config)
     parts = loaded_parts(model, config.dtype, memory.device, expert_format)
-    slots = _slots(parts, plan)
+    slots = parts.num_experts if placed is None else placed.num_resident
     ram = disk = 0
-    if slots < parts.num_experts and memory.device == "cuda":
+    if slots < parts.num_experts:
         ram, layers = _host_experts(parts, machine.ram_bytes), sum(model.expert_layers)
         disk = max(0, parts.num_experts - ram - layers * fixed_slots(slots // layers))
-    resize = partial(size, with_experts=holds_all)
     return Fit(
         parts,
         weight_parts(model, config.dtype, expert_format).total,
@@ -124,6 +131,7 @@ def fit(
         plan.kv_bytes,
         plan.workspace_bytes,
         slots,
+        staging=0 if placed is None else placed.staging_bytes,
         ram_experts=ram,
         disk_experts=disk,
         max_model_len=plan.max_model_len,
@@ -134,14 +142,6 @@ def fit(
         problem=None if plan.fits else explain(plan, config, _ways(config, plan, lambda c: resize(c).fits)),
         shortage=_shortage(config, plan, resize) if plan.fits else None,
     )
-
-
-def _slots(parts: WeightParts, plan: MemoryPlan) -> int:
-    """Experts for which the plan leaves room."""
-    if not parts.num_experts:
-        return 0
-    left = max(0, plan.capacity_bytes - int(parts.shared) - plan.kv_bytes - plan.workspace_bytes)
-    return min(parts.num_experts, int(left // parts.expert))
 
 
 def _host_experts(parts: WeightParts, ram_bytes: int | None) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.memory import DeviceMemory, kv_token_bytes, resolve_max_model_len, workspace_bytes
-from strata.plan.step import step_choices
+from strata.plan.step import balanced_tokens, step_choices
 from strata.plan.units import format_bytes
 
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
@@ -40,18 +40,26 @@ class ExpertBytes:
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
     """``num_resident``: experts in VRAM, as many of each layer, which change where that is not all. ``staging_bytes``:
-    of VRAM, through which the others pass in prefill. ``host_bytes``: of pinned host memory, for all of them."""
+    of VRAM, through which the others pass in prefill. ``host_bytes``: of pinned host memory, for all of them.
+    ``step_tokens``: of a step, for which it leaves room; None: as many as suit the device."""
 
     experts: ExpertBytes
     num_resident: int
     staging_bytes: int = 0
     host_bytes: int = 0
+    step_tokens: int | None = None
 
     def __str__(self) -> str:
         return (
             f"{self.num_resident} of {self.experts.num_blobs} experts in VRAM, {format_bytes(self.vram_bytes)} with "
             f"the buffers that prefill streams through; all of them take {format_bytes(self.host_bytes)} of host memory"
         )
+
+    def settle(self, config: EngineConfig) -> EngineConfig:
+        """With steps for which this leaves room."""
+        if self.step_tokens is None:
+            return config
+        return replace(config, scheduler=replace(config.scheduler, max_num_batched_tokens=self.step_tokens))
 
     @property
     def is_resident(self) -> bool:
@@ -79,18 +87,28 @@ def plan_experts(
     shared_bytes: int,
     element_bytes: int,
 ) -> ExpertPlacement:
-    """All experts in VRAM where that leaves a KV cache for one sequence; else as many as fit beside a larger one.
+    """All experts in VRAM where that leaves a KV cache for one sequence; else as many as fit beside a larger one, and
+    beside steps that are worth what they bring over PCIe.
 
     ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
     weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
     """
-    placed = [
-        _plan(model, choice, memory, experts, shared_bytes, element_bytes)
-        for choice in step_choices(config, memory.device, memory.total_bytes)
-    ]
-    whole = [placement for placement, _ in placed if placement.is_resident]
-    some = [placement for placement, room in placed if placement.num_resident and placement.vram_bytes <= room]
-    return (whole or some or [placed[-1][0]])[0]
+    device, total_bytes = memory.device, memory.total_bytes
+
+    def plan(choice: EngineConfig) -> tuple[ExpertPlacement, int]:
+        return _plan(model, choice, memory, experts, shared_bytes, element_bytes)
+
+    choices = step_choices(config, device, total_bytes)
+    for choice in choices:
+        placement, _ = plan(choice)
+        if placement.is_resident:
+            return placement
+    streamed = experts.num_bytes - placement.num_resident * experts.blob_bytes
+    for choice in step_choices(config, device, total_bytes, balanced=balanced_tokens(model, streamed)):
+        placement, room = plan(choice)
+        if placement.num_resident and placement.vram_bytes <= room:
+            return replace(placement, step_tokens=choice.scheduler.step_tokens)
+    return placement
 
 
 def _plan(

@@ -63,6 +63,8 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
     if estimates[0].parts.num_experts:
         lines.append(_row(f"experts of {estimates[0].parts.num_experts}", [_experts(e) for e in estimates]))
         lines.append(_bytes_row("  in bytes", estimates, _expert_bytes))
+        if any(e.fit.staging for e in estimates):
+            lines.append(_bytes_row("  buffers for the others, of prompts", estimates, lambda e: e.fit.staging))
     lines.append(_row("left over", [_left(e) for e in estimates]))
     if on_card and estimates[0].parts.num_experts:
         lines.append(_bytes_row("host RAM: experts", estimates, lambda e: e.fit.ram_experts * e.parts.expert))

@@ -87,6 +87,8 @@ class Runner:
         device = open_device(config.device)
         kernels = kernels_for(device.torch_device, compute_dtype)
         placement = place_experts(store, config, device, kernels)
+        if placement is not None:
+            config = placement.settle(config)
 
         def plan(weight_bytes: int, loaded_bytes: int) -> MemoryPlan:
             return plan_memory(
