@@ -38,7 +38,7 @@ from strata.plan.memory import (
     plan_memory,
     workspace_bytes,
 )
-from strata.plan.parts import weight_parts
+from strata.plan.parts import loaded_parts
 from strata.plan.units import format_bytes
 
 MIB = 1 << 20
@@ -201,7 +201,7 @@ def test_what_is_said_to_fit_does_fit(shortage: tuple[ModelConfig, EngineConfig,
     model, engine, device, weight_bytes = shortage
 
     def size(changed: EngineConfig, room: DeviceMemory = device) -> MemoryPlan:
-        sizes = [weight_parts(model, dtype).total for dtype in (changed.dtype, engine.dtype)]
+        sizes = [loaded_parts(model, dtype, device.device).total for dtype in (changed.dtype, engine.dtype)]
         weights = math.ceil(weight_bytes * (sizes[0] / sizes[1]))
         return plan_memory(model, changed, memory=room, weight_bytes=weights, element_bytes=2)
 
