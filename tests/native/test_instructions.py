@@ -61,5 +61,12 @@ def test_the_kernels_prefetch(code: dict[str, str], variant: str) -> None:
         assert "prefetch" in kernel, kernel.partition("\n")[0]
 
 
+def test_no_instructions_that_nobody_asked_the_cpu_for(code: dict[str, str]) -> None:
+    """Of BMI, LZCNT, ADX: compilers take them for integers as soon as they may, and ``cpu.cpp`` does not look for them."""
+    names = r"\b(?:andn|bextr|bls\w+|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|adcx|adox|lzcnt)[lq]?\b"
+    for variant, text in code.items():
+        assert not re.findall(names, text)[:5], variant
+
+
 def test_vnni_is_in_its_own_variant_alone(code: dict[str, str]) -> None:
     assert {name for name, text in code.items() if "vpdpbusd" in text} == {"avx512_vnni"}
