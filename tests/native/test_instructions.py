@@ -62,7 +62,7 @@ def test_the_kernels_prefetch(code: dict[str, str], variant: str) -> None:
 
 
 def test_no_instructions_that_nobody_asked_the_cpu_for(code: dict[str, str]) -> None:
-    """Of BMI, LZCNT, ADX: compilers take them for integers as soon as they may, and ``cpu.cpp`` does not look for them."""
+    """Of BMI, LZCNT, ADX: compilers take them as soon as they may, and ``cpu.cpp`` does not look for them."""
     names = r"\b(?:andn|bextr|bls\w+|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|adcx|adox|lzcnt)[lq]?\b"
     for variant, text in code.items():
         assert not re.findall(names, text)[:5], variant
