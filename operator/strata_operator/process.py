@@ -81,7 +81,7 @@ async def run(settings: Settings) -> None:
         if not served or key[0] in served:  # else it is another operator's
             queue.add(key)
 
-    nodes = Nodes(lambda: queue.add_all(cache.gpu_models()), tuned)
+    nodes = Nodes(lambda: queue.add_all(cache.models_of_nodes()), tuned)
     resyncs, monitors = [], []
     for namespace in settings.namespaces or (None,):
         scope = Scope(cache, namespace)

@@ -94,14 +94,10 @@ class Cache:
         with self._lock:
             return list(self._models)
 
-    def gpu_models(self) -> list[Key]:
-        """Models that want a card."""
+    def models_of_nodes(self) -> list[Key]:
+        """Models for which it counts what nodes have: those that want a card or huge pages."""
         with self._lock:
-            return [
-                key
-                for key, model in self._models.items()
-                if (model["spec"].get("hardware") or {}).get("accelerator") == "nvidia"
-            ]
+            return [key for key, model in self._models.items() if _looks_at_nodes(model["spec"].get("hardware") or {})]
 
     def statuses(self) -> list[Mapping[str, Any]]:
         """Of all models."""
@@ -225,3 +221,8 @@ class Cache:
             names = sorted(self._names.get(held, ()))
         for name in names:
             self._on_part((held[0], name))
+
+
+def _looks_at_nodes(hardware: Mapping[str, Any]) -> bool:
+    pages = (hardware.get("hostMemory") or {}).get("hugepages")
+    return hardware.get("accelerator") == "nvidia" or pages not in (None, "none")

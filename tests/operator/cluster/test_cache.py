@@ -222,10 +222,12 @@ def test_pods_that_do_not_serve_are_kept_apart_and_cards_are_counted(seen: Seen)
     assert seen.cache.used_gpus() == {"node-1": 2}  # what the node refused holds none
 
 
-def test_models_by_what_they_compute_on(seen: Seen) -> None:
-    for name, accelerator in (("a", "cpu"), ("b", "nvidia")):
-        seen.cache.put_model(model_object(name, hardware={"accelerator": accelerator}))
-    assert (seen.cache.models(), seen.cache.gpu_models()) == ([("ns", "a"), ("ns", "b")], [("ns", "b")])
+def test_models_by_whether_it_counts_for_them_what_nodes_have(seen: Seen) -> None:
+    pages = {"accelerator": "cpu", "hostMemory": {"hugepages": "2Mi"}}
+    for name, hardware in (("a", {"accelerator": "cpu"}), ("b", {"accelerator": "nvidia"}), ("c", pages)):
+        seen.cache.put_model(model_object(name, hardware=hardware))
+    assert seen.cache.models() == [("ns", "a"), ("ns", "b"), ("ns", "c")]
+    assert seen.cache.models_of_nodes() == [("ns", "b"), ("ns", "c")]
 
 
 def in_namespace(namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
