@@ -605,6 +605,19 @@ def test_a_wish_that_somebody_edits_is_put_back_and_then_it_is_quiet(edited: lis
     assert world.client.writes() == []
 
 
+def test_a_node_that_goes_while_its_wish_is_put_back_is_no_model_that_is_gone() -> None:
+    world = tuned_world()
+    node = world.client.objects["StrataNode", "", "node-1"]
+    edited = [{"model": "ns/m", "powerLimitWatts": 280, "smClockMaxMHz": 1500}]
+    world.client.wishes["node-1"] = {"kubectl-edit": edited}
+    node["spec"]["tuning"]["models"] = edited
+    agent_acts(world)
+    world.client.failing["merge StrataNode"] = MissingError("gone", status=404)
+    with pytest.raises(UnavailableError, match="node-1 was there a moment ago"):
+        world.run()
+    assert world.cache.model(KEY) is not None
+
+
 def node_wishes(world: World) -> list[dict[str, Any]]:
     return list(world.client.objects["StrataNode", "", "node-1"]["spec"]["tuning"]["models"])
 

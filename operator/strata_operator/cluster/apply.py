@@ -142,7 +142,10 @@ def apply_wish(client: Client, key: tuple[str, str], action: tuning.NodeAction) 
     others = [one for one in answer["spec"]["tuning"]["models"] if one["model"] != name]
     version = {"resourceVersion": answer["metadata"]["resourceVersion"]}
     patch = {"metadata": version, "spec": {"tuning": {"models": [*others, *models]}}}
-    return client.merge(NODE_KIND, None, action.node.name, patch)
+    try:
+        return client.merge(NODE_KIND, None, action.node.name, patch)
+    except MissingError as error:  # which of a model would mean that the model is gone
+        raise UnavailableError(f"{NODE_KIND} {action.node.name} was there a moment ago; once more") from error
 
 
 def _with_uid(manifest: Mapping[str, Any], uid: str) -> dict[str, Any]:

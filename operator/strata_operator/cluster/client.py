@@ -208,7 +208,10 @@ class Client:
             raise UnavailableError(f"{method} {path}: the answer broke off: {error!r}") from error
         if response.status >= 300:
             raise _error(method, path, response.status, data)
-        answer: dict[str, Any] = json.loads(data)
+        try:
+            answer: dict[str, Any] = json.loads(data)
+        except ValueError as error:
+            raise UnavailableError(f"{method} {path}: what answers is no API server: {data[:100]!r}") from error
         return answer
 
     def _send(

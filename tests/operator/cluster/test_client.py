@@ -113,6 +113,12 @@ def test_the_server_s_own_words_are_kept() -> None:
     assert raised.value.answer == "spec.x: Invalid value"
 
 
+def test_a_proxy_s_page_is_no_answer() -> None:
+    unavailable = pytest.raises(UnavailableError, match="no API server: b'<html>'")
+    with ScriptedServer(lambda request: Answer(body=b"<html>")) as server, unavailable:
+        server.client().get("Pod", "ns", "p")
+
+
 def test_no_answer_is_unavailable_and_counted() -> None:
     counted: list[tuple[str, int]] = []
     client = Client(Configuration(host="http://127.0.0.1:9"), on_request=lambda *args: counted.append(args), threads=1)
