@@ -6,12 +6,15 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from strata_operator.api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+_SLOT_SECONDS = 5.0  # between two signs of life of a loop that waits for its turn
 
 
 class Loop(ABC):
@@ -43,6 +46,17 @@ class Loop(ABC):
         if self._thread.ident is not None and time.monotonic() - self.active_at > self._silent_seconds:
             return f"the {self.name} hangs"
         return None
+
+    @contextmanager
+    def taking_turns(self, slots: threading.Semaphore) -> Iterator[None]:
+        """Hold one of the slots. To wait for it is no silence: those that hold them are judged."""
+        while not slots.acquire(timeout=_SLOT_SECONDS):
+            self.active_at = time.monotonic()
+        self.active_at = time.monotonic()
+        try:
+            yield
+        finally:
+            slots.release()
 
     @abstractmethod
     def turn(self) -> None:

@@ -46,7 +46,7 @@ class Resync(Loop):
 
     def turn(self) -> None:
         """One list, and a pause after it."""
-        with self._client.listing:
+        with self.taking_turns(self._client.listing):
             objects, version = self._client.list_all(KIND, self._namespace)
             heard = self._heard
             self._deaf_at = heard if self._missed_at == heard else None

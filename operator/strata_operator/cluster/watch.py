@@ -64,7 +64,7 @@ class Watch(Loop):
 
     def _list(self) -> None:
         """Put the whole list into the sink."""
-        with self._client.listing:
+        with self.taking_turns(self._client.listing):
             objects, version = self._client.list_all(self.kind, self._namespace, **self._select)
             self._sink.replace(self.kind, objects)
         self._version = version

@@ -48,6 +48,26 @@ def test_neither_an_outage_nor_a_defect_ends_it(caplog: pytest.LogCaptureFixture
     assert "ValueError: cannot be read" in caplog.text
 
 
+def test_who_waits_for_a_turn_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "_SLOT_SECONDS", 0.001)
+    slots, waits, turned = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def turn() -> None:
+        loop.active_at -= 1000
+        waits.set()
+        with loop.taking_turns(slots):
+            turned.set()
+        loop.stop()
+
+    loop = Scripted(turn)
+    loop.start()
+    assert waits.wait(SOON)
+    while loop.ailment() is not None:
+        turned.wait(0.001)
+    slots.release()
+    assert turned.wait(SOON)
+
+
 def test_a_turn_that_does_not_end_is_an_ailment(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("strata_operator.cluster.loop.time.monotonic", lambda: now[0])
