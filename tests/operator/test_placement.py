@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strata_operator.api.node import StrataNode
+from strata_operator.agent import report
+from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of, h200, rtx4090, rtx4090_48g
+from strata_operator.agent.fake_host import FakeSysfs
+from strata_operator.agent.health import Health, step
+from strata_operator.agent.observe import observe
+from strata_operator.api.node import NodeSpec, NodeStatus, StrataNode
 from strata_operator.inventory import candidates
 from strata_operator.placement import affinity, needs, tolerations
-from tests.operator.samples import CPU, NVIDIA, model, node_object
+from tests.operator.samples import CPU, NVIDIA, model
 
 
 def terms(**hardware: Any) -> list[dict[str, list[str]]]:
@@ -45,19 +52,33 @@ def test_a_link_is_known_to_the_agent_alone() -> None:
     ]
 
 
-@pytest.mark.parametrize("hardware", [{}, {"minVramGiB": 24}, {"minPcie": {"width": 8}}])
-def test_what_fits_by_its_inventory_may_be_scheduled_by_its_labels(hardware: dict[str, Any]) -> None:
-    """The two readings of one spec agree on a node whose agent writes the labels that it should."""
-    labels = {
-        "strata.ai/gpu-product": "NVIDIA-GeForce-RTX-4090",
-        "strata.ai/vram-gib": "24",
-        "strata.ai/pcie-generation": "4",
-        "strata.ai/pcie-width": "16",
-    }
-    own = terms(**hardware)[0]
-    assert candidates(model(hardware={**NVIDIA, **hardware}).hardware, [StrataNode.parse(node_object())])
-    for label, values in own.items():
-        assert labels[label] in values if "product" in label else int(labels[label]) > int(values[0])
+@pytest.mark.parametrize(
+    "hardware", [{}, {"minVramGiB": 24}, {"minVramGiB": 48}, {"minPcie": {"generation": 4}}], ids=str
+)
+@pytest.mark.parametrize(
+    "cards",
+    [
+        pytest.param((rtx4090(1),), id="one card"),
+        pytest.param((rtx4090(1), rtx4090_48g(2)), id="one of them with more memory"),
+        pytest.param((rtx4090(1), rtx4090(2, max_pcie_generation=3)), id="one of them in a slower slot"),
+        pytest.param((rtx4090(1), h200(2)), id="one of them is none that will do"),
+    ],
+)
+def test_a_node_fits_by_its_inventory_where_a_pod_may_be_scheduled_by_its_labels(
+    hardware: dict[str, Any], cards: tuple[SimulatedCard, ...], tmp_path: Path
+) -> None:
+    """Both are the agent's, and are read apart from each other: by the fit and by the scheduler."""
+    seen = observe(gpus_of(FakeDriver(cards)), FakeSysfs(tmp_path), ())
+    health = step(Health(), seen, now=0.0, wall=datetime(2026, 1, 1, tzinfo=UTC))
+    status = report.status(report.Turn(1, None, seen, health), NodeStatus())
+    node, labels = StrataNode("n", "uid", 1, NodeSpec(), status), report.labels(seen)
+    is_candidate = bool(candidates(model(hardware={**NVIDIA, **hardware}).hardware, [node]))
+    may_be_scheduled = all(
+        value is not None and (value in values if "product" in label else int(value) > int(values[0]))
+        for label, values in terms(**hardware)[0].items()
+        for value in [labels[label]]
+    )
+    assert is_candidate == may_be_scheduled
 
 
 def test_the_default_cards_are_not_time_sliced_ones() -> None:
