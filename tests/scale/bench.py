@@ -266,7 +266,8 @@ each, applied at {settings.per_second:g} a second, against the real API server o
 an event. Pods are pretended, and Ready at once. Operator, API server, etcd, controller manager, scheduler, kwok and the
 bench share {os.cpu_count()} cores ({_cpu_name()}). The controller manager runs with `--kube-api-qps=300`: with its
 default of 20 it makes five pods a second, whatever the operator does. It and the API server run with `GOGC=400`.
-Measured once, on {datetime.now(UTC):%Y-%m-%d}, {_priority()}; load average before: {load:.1f}.
+Measured once, on {datetime.now(UTC):%Y-%m-%d}, {_priority()};
+load average before: {load:.1f}.
 
 {shown}
 
