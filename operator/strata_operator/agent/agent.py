@@ -38,7 +38,7 @@ from strata_operator.api.node import (
     Originals,
     StrataNode,
 )
-from strata_operator.api.quantity import parse_bytes
+from strata_operator.api.quantity import parse_quantity
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +289,7 @@ class Agent:
         node = self._mirror.node or {}
         told = (node.get("status") or {}).get("allocatable") or {}
         return {
-            size: parse_bytes(str(told[f"hugepages-{size}"]), "allocatable") // page
+            size: parse_quantity(str(told[f"hugepages-{size}"]), "allocatable") // page
             for size, page in PAGE_BYTES.items()
             if f"hugepages-{size}" in told
         }

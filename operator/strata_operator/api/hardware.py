@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.fields import Fields
 from strata_operator.api.node import PAGE_BYTES
-from strata_operator.api.quantity import format_quantity, parse_bytes
+from strata_operator.api.quantity import format_quantity, parse_quantity
 
 ACCELERATORS = ("nvidia", "cpu")
 GPUS = ("RTX3090", "RTX3090Ti", "RTX4090", "RTX4090D")
@@ -92,7 +92,7 @@ def _host_memory(fields: Fields) -> tuple[int | None, str | None]:
     """Bytes of the pinned budget, and the page size."""
     pinned = fields.get("pinned", str, "auto")
     hugepages = fields.choice("hugepages", ("none", *PAGE_BYTES), "none")
-    size = None if pinned in (None, "auto") else parse_bytes(str(pinned), "spec.hardware.hostMemory.pinned")
+    size = None if pinned in (None, "auto") else parse_quantity(str(pinned), "spec.hardware.hostMemory.pinned")
     if hugepages == "none":
         return size, None
     if size is None:
@@ -112,7 +112,7 @@ def _memory(given: str | None, pinned: int | None, hugepages: str | None) -> tup
                 "spec.hardware.memory is missing; give it, or a size for spec.hardware.hostMemory.pinned"
             )
         return format_quantity(inside + WORKING_SET_BYTES), inside + WORKING_SET_BYTES
-    size = parse_bytes(given, "spec.hardware.memory")
+    size = parse_quantity(given, "spec.hardware.memory")
     if size < inside + MIN_MEMORY_BYTES:
         raise InvalidSpecError(
             f"spec.hardware.memory is {given!r}; at least {format_quantity(inside + MIN_MEMORY_BYTES)} is needed: "

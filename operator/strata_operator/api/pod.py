@@ -18,6 +18,7 @@ from strata_operator.api.names import (
     REVISION_ANNOTATION,
     ROLE_LABEL,
 )
+from strata_operator.api.quantity import parse_quantity
 
 _STORAGE_EXIT_CODE = 3  # of the engine's, see docs/cli.md
 
@@ -72,7 +73,7 @@ class Pod:
             model=(metadata.get("labels") or {}).get(MODEL_LABEL, ""),
             revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION),
             node=spec.get("nodeName"),
-            since=next((one.get("lastTransitionTime", "") for one in scheduled), ""),
+            since=next((one.get("lastTransitionTime") or "" for one in scheduled), ""),
             ready=bool(container.get("ready")),
             running="running" in (container.get("state") or {}),
             deleting="deletionTimestamp" in metadata,
@@ -89,7 +90,7 @@ class Pod:
 
 def _gpus(spec: Mapping[str, Any]) -> int:
     limits = [(one.get("resources") or {}).get("limits") or {} for one in spec.get("containers") or ()]
-    return sum(int(one.get(GPU_RESOURCE, 0)) for one in limits)
+    return sum(parse_quantity(str(one.get(GPU_RESOURCE, 0)), GPU_RESOURCE) for one in limits)
 
 
 def _trouble(status: Mapping[str, Any], container: Mapping[str, Any], *, finishes: bool) -> Trouble | None:

@@ -1,4 +1,4 @@
-"""Kubernetes quantities of bytes, read and written."""
+"""Kubernetes quantities, of bytes mostly, read and written."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _QUANTITY = re.compile(
 )
 
 
-def parse_bytes(text: str, path: str) -> int:
-    """ "24Gi" is 25769803776; parts of a byte are rounded up. Raises InvalidSpecError naming ``path``."""
+def parse_quantity(text: str, path: str) -> int:
+    """ "24Gi" is 25769803776; parts of one are rounded up. Raises InvalidSpecError naming ``path``."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise InvalidSpecError(f"{path} is {text!r}; a quantity such as 24Gi is needed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,8 @@ from strata_operator.api.child import Child
 from strata_operator.api.names import child_name
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, str]  # namespace and name of a StrataModel
 Object = Mapping[str, Any]
@@ -112,7 +115,12 @@ class Cache:
 
     def put(self, kind: str, obj: Object, *, own: bool = False) -> None:
         """A child or pod as its watch shows it. ``own``: the answer to our own apply, which calls for no other look."""
-        new: Child | Pod = Pod.of(obj) if kind == "Pod" else Child.of(kind, obj)
+        try:
+            new: Child | Pod = Pod.of(obj) if kind == "Pod" else Child.of(kind, obj)
+        except Exception:  # anybody may make such an object: it must not end the watch that all models need
+            log.exception("%s %s/%s cannot be read, and counts as absent", kind, *_place(obj))
+            self.remove(kind, obj)
+            return
         entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
         entry = new.name if kind == "Pod" else kind
         home = before = (new.namespace, new.model if isinstance(new, Pod) else new.name)
@@ -142,7 +150,7 @@ class Cache:
 
     def remove(self, kind: str, obj: Object) -> None:
         """A child or pod that is gone, or that lost our label."""
-        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        namespace, name = _place(obj)
         with self._lock:
             entries: dict[Key, Any] = self._pods if kind == "Pod" else self._children
             entry = name if kind == "Pod" else kind
@@ -159,7 +167,7 @@ class Cache:
         """A whole list, of a namespace or all: what it lacks is gone, for a relist brings no deletions."""
         seen = set()
         for obj in objects:
-            seen.add((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+            seen.add(_place(obj))
             self.put(kind, obj)
         with self._lock:
             held = [
@@ -226,3 +234,8 @@ class Cache:
 def _looks_at_nodes(hardware: Mapping[str, Any]) -> bool:
     pages = (hardware.get("hostMemory") or {}).get("hugepages")
     return hardware.get("accelerator") == "nvidia" or pages not in (None, "none")
+
+
+def _place(obj: Object) -> Key:
+    """Namespace and name."""
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]

@@ -145,3 +145,10 @@ def test_a_pod_that_is_to_end_by_itself(phase: str, code: int, trouble: str | No
     found = Pod.of(obj)
     assert (found.role, found.succeeded, found.creating) == ("preflight", phase == "Succeeded", False)
     assert (found.trouble.reason if found.trouble else None) == trouble
+
+
+@pytest.mark.parametrize(("asked", "cards"), [("2", 2), ("1k", 1000), (1, 1)])
+def test_cards_are_a_quantity(asked: Any, cards: int) -> None:
+    obj = pod_object()
+    obj["spec"]["containers"] = [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": asked}}}]
+    assert Pod.of(obj).gpus == cards

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_operator.api.errors import InvalidSpecError
-from strata_operator.api.quantity import format_quantity, parse_bytes
+from strata_operator.api.quantity import format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -23,16 +23,16 @@ from strata_operator.api.quantity import format_quantity, parse_bytes
     ],
 )
 def test_quantities(text: str, size: int) -> None:
-    assert parse_bytes(text, "spec.x") == size
+    assert parse_quantity(text, "spec.x") == size
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "24GB", "24 Gi", "-1Gi", "1e999Gi", "0x10"])
 def test_what_is_none_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidSpecError, match=r"spec.x is .* such as 24Gi"):
-        parse_bytes(text, "spec.x")
+        parse_quantity(text, "spec.x")
 
 
 @settings(deadline=None)
 @given(st.integers(min_value=0, max_value=1 << 62))
 def test_what_is_written_is_read_again(size: int) -> None:
-    assert parse_bytes(format_quantity(size), "x") == size
+    assert parse_quantity(format_quantity(size), "x") == size

@@ -242,3 +242,16 @@ def test_a_list_of_one_namespace_says_nothing_of_another(seen: Seen) -> None:
     seen.cache.replace_models([], 99, namespace="a")
     assert [namespace for namespace in ("a", "b") if seen.cache.observe((namespace, "m")).children] == ["b"]
     assert seen.cache.models() == [("b", "m")]
+
+
+def test_a_pod_that_cannot_be_read_is_absent_and_keeps_no_other_from_being_seen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cache = Cache(lambda key: None)
+    strange = pod_object("strange")
+    cache.replace("Pod", [strange, pod_object("m-1")])
+    strange["metadata"]["resourceVersion"] = "99"
+    strange["spec"]["containers"] = [{"resources": {"limits": {"nvidia.com/gpu": "one"}}}]
+    cache.replace("Pod", [strange, pod_object("m-2")])
+    assert [pod.name for pod in cache.pods()] == ["m-2"]
+    assert "Pod ns/strange cannot be read" in caplog.text
