@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 _SLOT_SECONDS = 5.0  # between two signs of life of a loop that waits for its turn
+_HASTY_SECONDS = 1.0  # a turn that ends sooner came to nothing: a proxy ends every watch at once, for one
 
 
 class Loop(ABC):
@@ -65,11 +66,12 @@ class Loop(ABC):
     def _run(self) -> None:
         failures = 0
         while not self.stopped.is_set():
-            self.active_at = time.monotonic()
+            began = self.active_at = time.monotonic()
             try:
                 self.turn()
-                failures = 0
-                continue
+                if time.monotonic() - began > _HASTY_SECONDS:
+                    failures = 0
+                    continue
             except ApiError as error:
                 log.warning("%s: %s", self.name, error)
             except Exception:  # a defect in the reading of one object must not end the loop in silence

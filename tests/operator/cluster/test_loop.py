@@ -87,3 +87,20 @@ def test_a_turn_that_does_not_end_is_an_ailment(monkeypatch: pytest.MonkeyPatch)
     assert loop.ailment() == "the scripted of Pod hangs"
     loop.stop()
     go_on.set()
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0.0, True), (5.0, False)], ids=["at once", "after a while"])
+def test_after_a_turn_that_ended_at_once_there_is_a_pause(
+    seconds: float, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("strata_operator.cluster.loop.time.monotonic", lambda: now[0])
+    pauses: list[float] = []
+
+    def first() -> None:
+        now[0] += seconds
+
+    loop = Scripted(first, lambda: loop.stop())
+    monkeypatch.setattr(loop.stopped, "wait", pauses.append)
+    loop._run()
+    assert bool(pauses[:-1]) is waits
