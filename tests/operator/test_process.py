@@ -83,7 +83,7 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(start: Star
 
 
 async def test_an_api_server_that_starts_up_denies_all_for_a_moment(start: Start) -> None:
-    start.answer = lambda request: refusal(403, "cannot list resource stratamodels")
+    start.answer = lambda request: refusal(403, 'User "u" cannot list resource "stratamodels"')
     async with start as task:
         start.answer = lambda request: refusal(404, "the server could not find it")
         with pytest.raises(ApiError, match="the CRD StrataModel is not installed"):
@@ -92,9 +92,9 @@ async def test_an_api_server_that_starts_up_denies_all_for_a_moment(start: Start
 
 async def test_who_is_denied_for_longer_lacks_rights(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "DENIED_SECONDS", 0.1)
-    start.answer = lambda request: refusal(403, "cannot list resource stratamodels")
+    start.answer = lambda request: refusal(403, 'User "u" cannot list resource "stratamodels"')
     async with start as task:
-        with pytest.raises(ApiError, match="cannot list resource stratamodels"):
+        with pytest.raises(ApiError, match='User "u" cannot list resource "stratamodels"'):
             await task
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,8 @@ CLOCK_SLACK = timedelta(seconds=5)  # dates are whole seconds, and an answer may
 TOKEN_SECONDS = 30  # for which a token is used before it is read again; a kubelet renews it long before it ends
 
 PAGE, METADATA_PAGE = "100", "200"  # objects of a list at once: a page takes some MiB
+_NO_RIGHT = re.compile(r'User "[^"]*" cannot \S+ resource "')  # RBAC's words; a webhook's may be any
+
 METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -290,7 +293,7 @@ def _error(method: str, path: str, status: int, data: bytes) -> ApiError:
         made = MissingError
     elif "NamespaceTerminating" in causes:
         made = LeavingError
-    elif status == 403 and "cannot" in answer and "resource" in answer:
+    elif status == 403 and _NO_RIGHT.search(answer):
         made = UnavailableError  # our rights, not the manifest: an API server that starts up denies all for a moment
     elif status in (401, 408, 409, 429) or status >= 500:
         # Server-side apply answers 500 to a manifest with duplicate keys; that is no outage.

@@ -69,7 +69,7 @@ def post(
     namespace = metadata.get("namespace", "default")  # where events of objects without a namespace belong
     digest = hashlib.sha256(f"{metadata['uid']} {event.reason} {event.message}".encode()).hexdigest()[:16]
     # The same words about the same object get the same name: that is what aggregates them.
-    event_name = f"{name[:200]}.{digest}"
+    event_name = f"{name[:200].rstrip('-.')}.{digest}"
     log.info("%s/%s: %s: %s", namespace, name, event.reason, event.message)
     manifest = {
         "apiVersion": "v1",

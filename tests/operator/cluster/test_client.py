@@ -95,6 +95,7 @@ def test_a_list_comes_page_by_page() -> None:
         ),
         (Answer(502, b"<html>bad gateway</html>"), UnavailableError, "a proxy's page"),
         (Answer(403, b"null"), RefusedError, "no Status object"),
+        (refusal(403, "webhook w denied: you cannot have this resource"), RefusedError, "a webhook, not our rights"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -72,10 +72,11 @@ def test_other_words_or_another_model_of_the_name_are_another_event() -> None:
 
 def test_what_the_api_server_would_refuse_is_cut() -> None:
     fake = FakeClient()
-    tell(fake, Event("Warning", "Long", "x" * 5000), name="n" * 253)
+    tell(fake, Event("Warning", "Long", "x" * 5000), name="n" * 198 + "-." + "n" * 53)
     (event,) = posted(fake)
     assert len(event["message"]) == 1024
     assert len(event["metadata"]["name"]) <= 253
+    assert event["metadata"]["name"].startswith("n" * 198 + "."), "no part of it may end with a dash, or be empty"
 
 
 def test_an_event_that_is_refused_is_logged(caplog: pytest.LogCaptureFixture) -> None:
