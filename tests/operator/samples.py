@@ -157,6 +157,11 @@ def rollout(
     )
 
 
+def owner(api_version: str, kind: str, name: str) -> dict[str, Any]:
+    """The reference to an object's controller."""
+    return {"apiVersion": api_version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
+
+
 def pod_object(name: str = "m-1", *, revision: str = "r1", version: int = 20, **status: Any) -> dict[str, Any]:
     """A pod on a node whose container is being created; ``status`` replaces fields of its status."""
     return {
@@ -165,7 +170,8 @@ def pod_object(name: str = "m-1", *, revision: str = "r1", version: int = 20, **
             "namespace": "ns",
             "uid": f"uid-{name}",
             "resourceVersion": str(version),
-            "labels": {MODEL_LABEL: "m"},
+            "labels": {MODEL_LABEL: "m", "pod-template-hash": "5d4f"},
+            "ownerReferences": [owner("apps/v1", "ReplicaSet", "m-5d4f")],
             "annotations": {REVISION_ANNOTATION: revision, HASH_ANNOTATION: "unused"},
         },
         "spec": {"nodeName": "node-1"},

@@ -30,7 +30,7 @@ from strata_operator.reconcile import (
 )
 from strata_operator.workers import Result
 from tests.operator.cluster.fake import FakeClient
-from tests.operator.samples import CPU, NVIDIA, container, gpu, model_object, node_object, pod_object
+from tests.operator.samples import CPU, NVIDIA, container, gpu, model_object, node_object, owner, pod_object
 
 KEY = ("ns", "m")
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -760,6 +760,7 @@ def trial(world: World, version: int, phase: str, **status: Any) -> None:
     *_, job = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
     obj = pod_object(f"{job['metadata']['name']}-x", version=version, phase=phase, **status)
     obj["metadata"] |= job["spec"]["template"]["metadata"]
+    obj["metadata"]["ownerReferences"] = [owner("batch/v1", "Job", job["metadata"]["name"])]
     obj["spec"]["volumes"] = job["spec"]["template"]["spec"]["volumes"]
     obj["spec"]["nodeName"] = obj["metadata"]["annotations"]["strata.ai/node"]
     world.cache.put("Pod", obj)

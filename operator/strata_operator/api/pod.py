@@ -31,7 +31,7 @@ class Pod:
     name: str
     uid: str
     resource_version: int
-    model: str  # value of MODEL_LABEL
+    model: str  # the children's name; "" for a pod of nobody here, whatever its label says
     revision: str | None
     node: str | None
     since: str  # when it got its node, RFC 3339; "" before that
@@ -70,7 +70,7 @@ class Pod:
             name=metadata["name"],
             uid=metadata["uid"],
             resource_version=int(metadata["resourceVersion"]),
-            model=(metadata.get("labels") or {}).get(MODEL_LABEL, ""),
+            model=_model(metadata),
             revision=(metadata.get("annotations") or {}).get(REVISION_ANNOTATION),
             node=spec.get("nodeName"),
             since=next((one.get("lastTransitionTime") or "" for one in scheduled), ""),
@@ -86,6 +86,23 @@ class Pod:
             ends_by=metadata.get("deletionTimestamp", ""),
             address=status.get("podIP") or "",
         )
+
+
+def _model(metadata: Mapping[str, Any]) -> str:
+    """Anybody may write a label: the owner has to be a ReplicaSet as our Deployment makes them, or a Job as we do.
+
+    Both bear the children's name and a hash. That they exist the garbage collector sees to: by the uid.
+    """
+    labels = metadata.get("labels") or {}
+    model = labels.get(MODEL_LABEL, "")
+    owners: list[dict[str, Any]] = metadata.get("ownerReferences") or []
+    owner = next((ref for ref in owners if ref.get("controller")), {})
+    if ROLE_LABEL in labels:
+        made, suffix = ("batch/v1", "Job"), "[0-9a-f]{8}"
+    else:
+        made, suffix = ("apps/v1", "ReplicaSet"), re.escape(labels.get("pod-template-hash") or "-")
+    is_ours = (owner.get("apiVersion"), owner.get("kind")) == made
+    return model if is_ours and re.fullmatch(f"{re.escape(model)}-{suffix}", owner.get("name") or "") else ""
 
 
 def _gpus(spec: Mapping[str, Any]) -> int:

@@ -130,7 +130,7 @@ class Cache:
             held = entries.get(before, {}).get(entry)
             if held is not None and held.uid == new.uid and held.resource_version >= new.resource_version:
                 return
-            if before != home:  # somebody changed the pod's label: it is another model's, or nobody's
+            if before != home:  # somebody changed the pod's label or owner: it is another model's, or nobody's
                 self._drop(entries, before, entry)
             if isinstance(held, Pod):
                 self._count_gpus(held, -1)
@@ -181,11 +181,13 @@ class Cache:
                 self.remove(kind, {"metadata": {"namespace": home, "name": name}})
 
     def observe(self, key: Key) -> Observed:
-        """All that is there of a model's children and pods."""
+        """All that is there of a model's children and pods; a Deployment that is not its own has pods that are not."""
         held = (key[0], child_name(key[1]))
         with self._lock:
             children = dict(self._children.get(held, {}))
-            pods = self._pods.get(held, {})
+            model, deployment = self._models.get(key), children.get("Deployment")
+            is_foreign = model and deployment and deployment.owner_uid != model["metadata"]["uid"]
+            pods = {} if is_foreign else self._pods.get(held, {})
             return Observed(
                 children=children,
                 pods=tuple(pods[name] for name in sorted(pods) if not pods[name].role),
@@ -200,14 +202,14 @@ class Cache:
     def pods(self) -> list[Pod]:
         """Of all models."""
         with self._lock:
-            return [pod for pods in self._pods.values() for pod in pods.values()]
+            return [pod for (_, model), pods in self._pods.items() if model for pod in pods.values()]
 
     def told_of(self, pod: Pod) -> None:
         """Its engine told something that a reconcile would look at."""
         self._changed((pod.namespace, pod.model))
 
     def used_gpus(self) -> dict[str, int]:
-        """Cards that pods of all models hold, by node; those on their way out, too."""
+        """Cards that pods with our label hold, by node; those on their way out, and those of no model, too."""
         with self._lock:
             return dict(self._gpus)
 

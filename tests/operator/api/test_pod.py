@@ -6,7 +6,7 @@ import pytest
 
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.pod import Pod, warned
-from tests.operator.samples import container, pod_object
+from tests.operator.samples import container, owner, pod_object
 
 TERMINATED = {"terminated": {"exitCode": 2, "reason": "Error", "message": "no such model\n"}}
 NO_ROOM = {"terminated": {"exitCode": 3, "reason": "Error", "message": "no room"}}
@@ -123,6 +123,31 @@ def test_cards_that_a_pod_holds() -> None:
     obj["spec"]["containers"] = [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}}]
     assert Pod.of(obj).gpus == 1
     assert Pod.of(pod_object()).gpus == 0
+
+
+RS, JOB = owner("apps/v1", "ReplicaSet", "m-5d4f"), owner("batch/v1", "Job", "m-0123abcd")
+HASHED, ROLE = {"pod-template-hash": "5d4f"}, {"strata.ai/role": "preflight"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "owners", "model"),
+    [
+        pytest.param(HASHED, [RS], "m", id="of the Deployment's ReplicaSet"),
+        pytest.param(ROLE, [JOB], "m", id="of a preflight"),
+        pytest.param(HASHED, [], "", id="somebody's, made by hand"),
+        pytest.param(HASHED, [{**RS, "controller": False}], "", id="its owner does not control it"),
+        pytest.param(HASHED, [owner("example.com/v1", "ReplicaSet", "m-5d4f")], "", id="of another kind of that name"),
+        pytest.param(HASHED, [owner("apps/v1", "ReplicaSet", "m-b-5d4f")], "", id="of a Deployment of another name"),
+        pytest.param({}, [owner("apps/v1", "ReplicaSet", "m-mine")], "", id="of a ReplicaSet without Deployment"),
+        pytest.param(HASHED, [JOB], "", id="of a Job, and to serve"),
+        pytest.param(ROLE, [owner("batch/v1", "Job", "m-backup")], "", id="of somebody's Job"),
+        pytest.param(ROLE, [RS], "", id="of the ReplicaSet, and not to serve"),
+    ],
+)
+def test_only_what_a_model_s_own_children_made_is_its_pod(labels: Any, owners: Any, model: str) -> None:
+    obj = pod_object()
+    obj["metadata"] |= {"labels": {"strata.ai/model": "m", **labels}, "ownerReferences": owners}
+    assert Pod.of(obj).model == model
 
 
 def test_when_a_pod_that_is_told_to_end_should_have() -> None:

@@ -8,7 +8,7 @@ from strata_operator.api.names import child_name
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.scope import Scope
 from strata_operator.render import children
-from tests.operator.samples import child, live, model, model_object, pod_object
+from tests.operator.samples import child, live, model, model_object, owner, pod_object
 
 
 class Seen:
@@ -157,6 +157,7 @@ def test_a_pod_of_another_label_is_no_longer_this_model_s(seen: Seen, by: str) -
     seen.take()
     relabelled = pod_object(version=21)
     relabelled["metadata"]["labels"]["strata.ai/model"] = "other"
+    relabelled["metadata"]["ownerReferences"] = [owner("apps/v1", "ReplicaSet", "other-5d4f")]
     if by == "an event":
         seen.cache.put("Pod", relabelled)
     else:
@@ -216,10 +217,33 @@ def test_pods_that_do_not_serve_are_kept_apart_and_cards_are_counted(seen: Seen)
         obj["spec"] |= card
         if role:
             obj["metadata"]["labels"] |= {"strata.ai/role": role}
+            obj["metadata"]["ownerReferences"] = [owner("batch/v1", "Job", "m-0123abcd")]
         seen.cache.put("Pod", obj)
     observed = seen.cache.observe(KEY)
     assert [[pod.name for pod in pods] for pods in (observed.pods, observed.preflight)] == [["a", "b"], ["t"]]
     assert seen.cache.used_gpus() == {"node-1": 2}  # what the node refused holds none
+
+
+def test_a_pod_of_nobody_here_is_no_model_s_and_holds_its_card_all_the_same(seen: Seen) -> None:
+    seen.cache.put_model(versioned(1))
+    seen.cache.put("Pod", pod_object())
+    seen.take()
+    orphan = pod_object(version=21)
+    orphan["metadata"]["ownerReferences"] = []
+    orphan["spec"]["containers"] = [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    seen.cache.put("Pod", orphan)
+    assert seen.take() == [KEY]
+    assert (seen.cache.observe(KEY).pods, seen.cache.pods()) == ((), [])
+    assert seen.cache.used_gpus() == {"node-1": 1}
+
+
+def test_a_foreign_deployment_of_the_model_s_name_has_foreign_pods(seen: Seen) -> None:
+    seen.cache.put_model(versioned(1))
+    foreign = live(children(model(), engine_image="e")["Deployment"])
+    foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
+    seen.cache.put("Deployment", foreign)
+    seen.cache.put("Pod", pod_object())
+    assert seen.cache.observe(KEY).pods == ()
 
 
 def test_models_by_whether_it_counts_for_them_what_nodes_have(seen: Seen) -> None:
