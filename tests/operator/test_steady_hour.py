@@ -14,7 +14,7 @@ import pytest
 from strata_operator import process
 from strata_operator.api.model import GROUP, KIND, PLURAL, VERSION
 from strata_operator.api.node import NODE_PLURAL
-from strata_operator.cluster import client, watch
+from strata_operator.cluster import client, loop, watch
 from strata_operator.cluster.client import RESOURCES
 from strata_operator.cluster.resync import PERIOD_SECONDS, Resync
 from strata_operator.process import Settings
@@ -105,6 +105,7 @@ async def test_a_steady_hour_writes_nothing_and_reads_little(
     monkeypatch.setattr(process, "Resync", partial(Resync, period=PERIOD_SECONDS / SPEED))
     monkeypatch.setattr(client, "WATCH_SILENCE_SECONDS", client.WATCH_SILENCE_SECONDS / SPEED)
     monkeypatch.setattr(watch, "_ABSENT_SECONDS", watch._ABSENT_SECONDS / SPEED)
+    monkeypatch.setattr(loop, "_HASTY_SECONDS", loop._HASTY_SECONDS / SPEED)
     outcomes: set[str] = set()
     monkeypatch.setattr(Telemetry, "reconciled", lambda self, outcome, seconds: outcomes.add(outcome))
     with ScriptedServer(cluster.answer) as server:
