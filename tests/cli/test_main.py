@@ -186,7 +186,9 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(
             ["serve", "m", "--prefetch-probability", "1.1"], "'1.1' is not allowed; give a number from 0 to 1"
         ),
-        pytest.param(["serve", "m", "--decode-latency-ms", "-1"], "a number of milliseconds, or 0 for none"),
+        pytest.param(
+            ["serve", "m", "--decode-latency-ms", "-1"], "a number of milliseconds up to 1e+09, or 0 for none"
+        ),
         pytest.param(["serve", "m", "--no-enable-chunked-prefill"], "set --max-num-batched-tokens to --max-model-len"),
         pytest.param(
             ["serve", "m", "--max-model-length", "9"], "not known to 'strata serve', which has --max-model-len; see"
@@ -208,7 +210,7 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["fetch", "a/b", "--revision", "../../x"], "'../../x' is no branch, tag or commit"),
         pytest.param(["fetch", "a/b", "--dtype", "q4"], "choose from 'bf16', 'int8', 'int4'"),
         pytest.param(["fetch"], "no model given"),
-        pytest.param(["serve", "m", "--load-stall-seconds", "0"], "give a number above 0"),
+        pytest.param(["serve", "m", "--load-stall-seconds", "0"], "give a number from 1e-09 to 1e+09"),
         pytest.param(["chat", "--url", "localhost:8000"], "give one like http://127.0.0.1:8000"),
         pytest.param(["chat", " "], "the prompt is empty"),
         pytest.param(["bench"], "KIND"),
@@ -216,7 +218,12 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["bench", "decode", "m", "--output-tokens", "0"], "a whole number of 1 or more"),
         pytest.param(["bench", "perplexity", "m"], "--text"),
         pytest.param(["bench", "perplexity", "m", "--text", "t", "--window", "1"], "a whole number of 2 or more"),
+        pytest.param(["bench", "kernels", "--memory-mib", "9" * 20], "a whole number from 1 to 1073741824"),
         pytest.param(["plan"], "no model given"),
+        pytest.param(["plan", "qwen3-8b", "--dram-gbps", "1e300"], "give a number from 1e-09 to 1e+09"),
+        pytest.param(["plan", "qwen3-8b", "--ram-gib", "1e300"], "give a number from 1e-09 to 1e+09"),
+        pytest.param(["calibrate", "m", "--expert-vram-gib", "1e300"], "a number of GiB from 0 to 1e+09"),
+        pytest.param(["plan", "qwen3-8b", "--gpu=--"], "--gpu: '--' is no value"),
         pytest.param(["doctor", "a/b", "--model", "c/d"], "two models given"),
         pytest.param(["doctor", "--revision", "v1"], "--revision 'v1' is given without a model"),
         pytest.param(["bench", "decode", "m", "--revision", "v1"], "is for models on the Hub, ORG/NAME; 'm'"),

@@ -16,6 +16,8 @@ from strata.errors import OptionError
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")  # as browsers send it
 T = TypeVar("T")
 
+MAX_AMOUNT = 1e9  # of any unit, and 1 / MAX_AMOUNT the least: what is computed from it stays finite, and fits 64 bits
+
 
 class Parser(argparse.ArgumentParser):
     """Raises OptionError where argparse would print and exit; shows the epilog's examples as they are written."""
@@ -33,6 +35,12 @@ class Parser(argparse.ArgumentParser):
             guess = f", which has {near[0]}" if near else ""
             raise OptionError(f"{' '.join(unknown)}: not known to '{self.prog}'{guess}; see '{self.prog} --help'")
         return found, unknown
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuses ``--option=--``, of which argparse makes an empty list, whatever the option's type."""
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "'--' is no value")
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
@@ -65,22 +73,24 @@ def probability(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
-    return _number(text, lambda value: 0 < value < math.inf, "a number above 0")
+    """A number above 0, neither so small nor so large that nothing can be computed from it."""
+    return _number(
+        text, lambda value: 1 / MAX_AMOUNT <= value <= MAX_AMOUNT, f"a number from {1 / MAX_AMOUNT:g} to {MAX_AMOUNT:g}"
+    )
 
 
 def gibibytes(text: str) -> int:
     """GiB as bytes."""
-    return int(_number(text, _is_amount, "a number of GiB, 0 or more") * (1 << 30))
+    return int(_number(text, _is_amount, f"a number of GiB from 0 to {MAX_AMOUNT:g}") * (1 << 30))
 
 
 def milliseconds(text: str) -> float | None:
     """Milliseconds as seconds; 0 is None."""
-    return _number(text, _is_amount, "a number of milliseconds, or 0 for none") / 1000 or None
+    return _number(text, _is_amount, f"a number of milliseconds up to {MAX_AMOUNT:g}, or 0 for none") / 1000 or None
 
 
 def _is_amount(value: float) -> bool:
-    return 0 <= value < math.inf
+    return 0 <= value <= MAX_AMOUNT
 
 
 def _number(text: str, accepts: Callable[[float], bool], allowed: str) -> float:

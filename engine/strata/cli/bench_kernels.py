@@ -52,7 +52,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     shape.add_argument(
         "--memory-mib",
-        type=whole(1),
+        type=whole(1, 1 << 30),
         default=2048,
         metavar="N",
         help="memory that they fill, far more than the CPU's caches (default: 2048)",
