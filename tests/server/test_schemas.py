@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from strata.errors import RequestError
 from strata.server.body import Body
 from strata.server.parse import parse
 from strata.server.response_api.request import ResponseRequest
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
+from strata.server.tokens import DetokenizeRequest, TokenizeRequest
 from tests.server.conftest import Serve
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -356,3 +358,30 @@ def test_what_belongs_to_the_other_route_is_sent_there(schema: type[Body], body:
     error = refusal(schema, body)
     assert (error.code, error.param) == ("unsupported_parameter", next(iter(body)))
     assert place in str(error)
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "item", "around"),
+    [
+        (ChatRequest, "messages", 1, {}),
+        (ChatRequest, "messages", {"role": "user", "content": [{"type": "text"}] * 100}, {}),
+        (ChatRequest, "messages", {"role": "assistant", "content": "", "tool_calls": [1] * 100}, {}),
+        (ChatRequest, "tools", 1, {}),
+        (ChatRequest, "stop_token_ids", "x", {}),
+        (TokenizeRequest, "messages", 1, {}),
+        (DetokenizeRequest, "tokens", "x", {}),
+        (ResponseRequest, "tools", 1, {"input": "a"}),
+    ],
+)
+def test_many_wrong_items_are_one_complaint(schema: type[Body], field: str, item: Any, around: dict[str, Any]) -> None:
+    """Each complaint holds up the other requests while it is written."""
+    with pytest.raises(ValidationError) as caught:
+        schema.model_validate({field: [item] * 100, **around})
+    about = [error for error in caught.value.errors() if error["loc"][0] == field]
+    assert 1 <= len(about) < 5
+
+
+def test_many_biases_are_counted_before_they_are_read() -> None:
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({"logit_bias": {str(token): "x" for token in range(2000)}})
+    assert sum(error["loc"][0] == "logit_bias" for error in caught.value.errors()) == 1

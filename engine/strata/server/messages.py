@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from strata.server.body import Body, Unserved, refused
+from strata.server.body import Body, Items, Unserved, refused
 
 
 class TextPart(Body):
@@ -64,9 +64,9 @@ class ChatMessage(Body):
     instead: ClassVar[Mapping[str, str]] = {"function_call": "OpenAI has replaced it: use 'tool_calls'"}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Items[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's copy of what stands beside it; without effect

@@ -11,7 +11,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.body import Body, Unserved
+from strata.server.body import Body, Items, Unserved
 from strata.server.structured import StructuredOutputs, grammar_of
 
 MAX_STOP_STRINGS = 4
@@ -62,7 +62,7 @@ class Sampling(Body):
     logit_bias: dict[str, float] | None = Field(None, description=_LOGIT_BIAS)
     seed: Seed = None
     stop: Stop = None
-    stop_token_ids: list[int] | None = Field(None, description="a list of token ids that end the answer")
+    stop_token_ids: Items[int] | None = Field(None, description="a list of token ids that end the answer")
     ignore_eos: bool = Field(False, description="true goes on behind the end-of-sequence token, for measurements")
     max_tokens: MaxTokens = None
     structured_outputs: StructuredOutputs | None = None
@@ -76,15 +76,16 @@ class Sampling(Body):
         None, gt=0, le=MAX_TIMEOUT, description=f"a number of seconds above 0, up to {MAX_TIMEOUT}"
     )
 
-    @field_validator("logit_bias")
+    @field_validator("logit_bias", mode="wrap")
     @classmethod
-    def _check_logit_bias(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        for token_id, bias in (value or {}).items():
+    def _check_logit_bias(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise ValueError(f"it has {len(value)} tokens")
+        biases: dict[str, float] | None = handler(value)
+        for token_id, bias in (biases or {}).items():
             if not _TOKEN_ID.fullmatch(token_id) or abs(bias) > MAX_BIAS:
                 raise ValueError("it is not")
-        if value is not None and len(value) > MAX_BIASES:
-            raise ValueError(f"it has {len(value)} tokens")
-        return value
+        return biases
 
     @field_validator("stop", mode="wrap")
     @classmethod

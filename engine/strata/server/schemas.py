@@ -15,7 +15,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.body import Body, Unserved
+from strata.server.body import Body, Items, Unserved
 from strata.server.messages import ChatMessage
 from strata.server.openai_body import Effort, OpenAIBody, StreamOptions
 from strata.server.sampling import MaxTokens, NonEmpty, Sampling, TokenId
@@ -62,7 +62,7 @@ class OpenAIRequest(OpenAIBody, Sampling):
 class PromptOptions(Body):
     """What shapes the prompt of a conversation beside its messages."""
 
-    tools: list[Tool] | None = None
+    tools: Items[Tool] | None = None
     tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice | None, ONE_COMPLAINT] = Field(
         None, description='"none", "auto", "required" or {"type": "function", "function": {"name": NAME}}'
     )
@@ -89,7 +89,7 @@ class ChatRequest(OpenAIRequest, PromptOptions):
         "function_call": "OpenAI has replaced it: use 'tool_choice'",
     }
 
-    messages: list[ChatMessage] = Field(min_length=1, description="a list of at least one message")
+    messages: Items[ChatMessage] = Field(min_length=1, description="a list of at least one message")
     max_completion_tokens: MaxTokens = None
     logprobs: bool | None = Field(False, description="true or false")
     top_logprobs: int | None = Field(

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from strata.errors import RequestError
 from strata.request import Grammar
-from strata.server.body import Body, refused
+from strata.server.body import Body, Items, refused
 
 # A schema of 50 KB with 800 patterns compiles in 20 ms, 20,000 alternatives of a grammar in 0.8 s (2 Zen 4 cores).
 MAX_GRAMMAR_BYTES = 64 << 10
@@ -63,7 +63,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a regular expression for the whole answer")
-    choice: list[str] | None = Field(None, min_length=1, max_length=MAX_SCHEMA_CHOICES, description="allowed answers")
+    choice: Items[str] | None = Field(None, min_length=1, max_length=MAX_SCHEMA_CHOICES, description="allowed answers")
     grammar: str | None = Field(None, description="a grammar in GBNF or Lark")
 
     @model_validator(mode="after")

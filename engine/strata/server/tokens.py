@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from strata.errors import RequestError
-from strata.server.body import Body
+from strata.server.body import Body, Items
 from strata.server.messages import ChatMessage
 from strata.server.schemas import ChatRequest, PromptOptions
 from strata.server.structured import ResponseFormat, StructuredOutputs
@@ -26,7 +26,7 @@ class TokenizeRequest(ChatPrompt):
 
     model: str | None = Field(None, description="a served name; left out: the first one")
     prompt: str | None = Field(None, description="a string")
-    messages: list[ChatMessage] | None = Field(None, min_length=1, description="a list of at least one message")
+    messages: Items[ChatMessage] | None = Field(None, min_length=1, description="a list of at least one message")
     add_special_tokens: bool = Field(True, description="true or false: whether a text gets what goes around a prompt")
     return_token_strs: bool | None = Field(False, description="true or false")
 
@@ -55,4 +55,4 @@ class DetokenizeRequest(Body):
     """The body of ``POST /detokenize``."""
 
     model: str | None = Field(None, description="a served name; left out: the first one")
-    tokens: list[int] = Field(description="a list of token ids")
+    tokens: Items[int] = Field(description="a list of token ids")

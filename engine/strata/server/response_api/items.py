@@ -9,7 +9,7 @@ from pydantic import ValidationError, model_validator
 
 from strata.errors import RequestError
 from strata.server import messages as chat
-from strata.server.body import Body, Unserved, refused
+from strata.server.body import Body, Items, Unserved, refused
 from strata.server.messages import ChatMessage, ToolCall
 from strata.server.parse import refusal
 
@@ -49,7 +49,7 @@ class Message(Item):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[TextPart]
+    content: str | Items[TextPart]
 
 
 class FunctionCall(Item):
@@ -70,7 +70,7 @@ class FunctionCallOutput(Item):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[TextPart]
+    output: str | Items[TextPart]
 
 
 class ReasoningItem(Item):
@@ -79,8 +79,8 @@ class ReasoningItem(Item):
     unserved: ClassVar[Unserved] = {"encrypted_content": (None,)}
 
     type: Literal["reasoning"]
-    summary: list[TextPart] | None = None
-    content: list[TextPart] | None = None
+    summary: Items[TextPart] | None = None
+    content: Items[TextPart] | None = None
 
 
 InputItem = Message | FunctionCall | FunctionCallOutput | ReasoningItem

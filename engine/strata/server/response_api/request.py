@@ -12,7 +12,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from strata.errors import RequestError
 from strata.server import structured, tools
-from strata.server.body import Body, Unserved
+from strata.server.body import Body, Items, Unserved
 from strata.server.messages import ChatMessage
 from strata.server.openai_body import Effort, OpenAIBody
 from strata.server.response_api.items import InputItem, read_item, to_messages
@@ -118,10 +118,10 @@ class ResponseRequest(OpenAIBody, Sampling):
         "conversation": _STATELESS,
     }
 
-    input: str | list[InputItem] = Field(description="a string, or a list of at least one item")
+    input: str | Items[InputItem] = Field(description="a string, or a list of at least one item")
     instructions: str | None = None
     max_output_tokens: MaxTokens = None
-    tools: list[FunctionTool] | None = None
+    tools: Items[FunctionTool] | None = None
     tool_choice: Annotated[Literal["none", "auto", "required"] | NamedChoice | None, ONE_COMPLAINT] = Field(
         None, description='"none", "auto", "required" or {"type": "function", "name": NAME}'
     )
