@@ -80,9 +80,13 @@ def retries(pods: Iterable[Pod], revision: str, now: datetime) -> dict[str, floa
 def hold(found: Look, node: str) -> Trouble:
     """Why the new spec's pods are not started yet."""
     if found.trouble is not None:
-        words = f"{found.trouble.reason}: {found.trouble.message}; what serves goes on"
-        return Trouble(PREFLIGHT_FAILED, words)
+        return failed(found.trouble)
     return Trouble(
         PREFLIGHT,
         f"the image is pulled, the weights are fetched and converted on {node}; what serves goes on until then",
     )
+
+
+def failed(trouble: Trouble) -> Trouble:
+    """The same of a preflight that meets with ``trouble``."""
+    return Trouble(PREFLIGHT_FAILED, f"{trouble.reason}: {trouble.message}; what serves goes on")

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from strata_operator import cached, eviction, rollout, tuning
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, Condition, Trouble, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, PREFLIGHT_FAILED, Condition, Trouble, shorten
 from strata_operator.api.errors import (
     ApiError,
     ForeignObjectError,
@@ -37,7 +37,7 @@ from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import with_vram
 from strata_operator.plan import Action, Plan, plan
-from strata_operator.preflight import retries, superseded
+from strata_operator.preflight import failed, retries, superseded
 from strata_operator.render import JOB, PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
 from strata_operator.rollout import stuck
 from strata_operator.target import Children, Target, aim
@@ -53,6 +53,9 @@ BLOCKED_SECONDS = 60.0
 CREATING_SECONDS = 10.0
 # Until the pod of a preflight that was started shows.
 PREFLIGHT_SECONDS = 10.0
+# A child that an API server which answers has not taken for so long is told of: a webhook that is away, or a right that
+# is missing, may last.
+UNTAKEN_SECONDS = 15.0
 # A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
 RESTORE_SECONDS = 60.0
 RESTORE_LOOK_SECONDS = 5.0
@@ -85,6 +88,7 @@ class Reconciler:
         self._clock = client.now  # it is compared with what the API server and kubelets write
         self._outbox = events.Outbox(client, client.now)
         self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
+        self._untaken: dict[Key, datetime] = {}  # since when a child cannot be applied
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
         self._shared: WeakValueDictionary[object, Verdict] = WeakValueDictionary()  # by what was asked
 
@@ -95,6 +99,7 @@ class Reconciler:
             self._outbox.forget(key)
             self._verdicts.pop(key, None)
             self._told.pop(key, None)
+            self._untaken.pop(key, None)
             self._withdraw(key)
             return Result("gone")
         try:
@@ -181,7 +186,8 @@ class Reconciler:
         waits += [pause] if pause is not None else []
         waits += [target.look_again] if target.look_again is not None else []
         waits += [seconds for seconds in due.values() if seconds > 0]
-        waits += [PREFLIGHT_SECONDS] if to_start is not None else []
+        is_stalled = outcome.held is not None and outcome.held.reason == PREFLIGHT_FAILED
+        waits += [BLOCKED_SECONDS if is_stalled else PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         waits += [BLOCKED_SECONDS] if tuned.reason == APPLY_REFUSED else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
@@ -243,11 +249,28 @@ class Reconciler:
             except RefusedError as error:
                 words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
                 return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
+            except UnavailableError as error:
+                if not self._lasts((model.namespace, model.name), error):
+                    raise
+                words = f"the API server fails to take the {action.kind}, and is asked again: {shorten(error.answer)}"
+                return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
+            if action.kind == JOB and self._age(answer["metadata"].get("creationTimestamp", "")) >= PREFLIGHT_SECONDS:
+                # It was there, and nobody has seen a pod of it.
+                trouble = self._warning(model.namespace, answer["metadata"]["name"], answer["metadata"]["uid"])
+                if trouble is not None and wanted.held is not None:
+                    wanted = replace(wanted, held=failed(trouble))
+                continue
             done.append(action)
             if action.kind != JOB:  # of a preflight its pods tell
                 self._cache.note_applied(Child.of(action.kind, answer))
                 self._cache.put(action.kind, answer, own=True)
+        self._untaken.pop((model.namespace, model.name), None)
         return wanted
+
+    def _lasts(self, key: Key, error: UnavailableError) -> bool:
+        """Whether the API server answers, and has not taken a child for some time."""
+        since = self._untaken.setdefault(key, self._clock())
+        return error.status != 0 and (self._clock() - since).total_seconds() >= UNTAKEN_SECONDS
 
     def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
         """Raises UnavailableError where somebody's budget keeps the pod for now."""
@@ -305,7 +328,10 @@ class Reconciler:
             self._client.get(KIND, *key)
         except MissingError:
             log.info("%s/%s is gone, and its wishes for nodes with it", *key)
-            self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
+            try:
+                self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
+            except RefusedError as error:
+                raise UnavailableError(str(error), status=error.status, answer=error.answer) from error
 
     def _apply_wishes(self, key: Key, todo: Iterable[NodeAction]) -> None:
         for action in todo:
@@ -320,11 +346,16 @@ class Reconciler:
         if TUNING_FINALIZER not in metadata.get("finalizers", ()):
             self._outbox.forget(key)
             return Result("gone")
-        self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
+        todo = tuning.actions(tuning.key(*key), {}, self._nodes.all())
+        try:
+            self._apply_wishes(key, todo)
+        except ApiError as error:
+            if error.status == 0:
+                raise
+            log.warning("%s/%s: its wishes for nodes cannot be taken back: %s", *key, error)
         names = (node["name"] for node in status.get("nodes") or ())
         waiting = tuning.unsettled(tuning.key(*key), names, self._nodes.all())
-        age = self._clock() - datetime.fromisoformat(metadata["deletionTimestamp"])
-        if waiting and age.total_seconds() < RESTORE_SECONDS:
+        if waiting and self._age(metadata["deletionTimestamp"]) < RESTORE_SECONDS:
             return Result("leaving", again_in=RESTORE_LOOK_SECONDS)
         if waiting:
             words = (
@@ -341,20 +372,27 @@ class Reconciler:
         return replace(observed, pods=pods), any(pod.creating for pod in observed.pods)
 
     def _look_into(self, pod: Pod) -> Pod:
+        if self._age(pod.since) < CREATING_SECONDS:
+            return pod
+        return replace(pod, trouble=self._warning(pod.namespace, pod.name, pod.uid))
+
+    def _age(self, since: str) -> float:
+        """Seconds; 0 for what is no time."""
         try:
-            age = self._clock() - datetime.fromisoformat(pod.since)
+            return (self._clock() - datetime.fromisoformat(since)).total_seconds()
         except ValueError:
-            return pod
-        if age.total_seconds() < CREATING_SECONDS:
-            return pod
+            return 0.0
+
+    def _warning(self, namespace: str, name: str, uid: str) -> Trouble | None:
+        """Of a pod or a Job that goes no further, by the newest of its events."""
         try:
-            return replace(pod, trouble=warned(events.of_pod(self._client, pod)))
+            return warned(events.about(self._client, namespace, uid))
         except ApiError as error:
             if isinstance(error, UnavailableError) and error.status != 403:
                 raise
             # Who may not read events is told all the rest nevertheless.
-            log.warning("%s/%s: why the pod is not created cannot be read: %s", pod.namespace, pod.name, error)
-            return pod
+            log.warning("%s/%s: why it goes no further cannot be read: %s", namespace, name, error)
+            return None
 
     def _pause(self, key: Key, new: Mapping[str, Any], previous: Mapping[str, Any]) -> float | None:
         """Seconds for which the status has to wait; None: it does not."""

@@ -119,6 +119,8 @@ def _trouble_of(model: StrataModel, newest: Children, revision: str, observed: O
     deployment = observed.children.get("Deployment")
     if deployment is None or deployment.rollout is None or deployment.rollout.revision != revision:
         return None
+    if deployment.rollout.paused:
+        return None  # it is not the spec's
     trouble = find_trouble(model, newest, observed, Plan(()))
     stops_first_then = deployment.rollout.surge and model.strategy == "auto"
     return None if trouble is not None and trouble.reason == "Unschedulable" and stops_first_then else trouble

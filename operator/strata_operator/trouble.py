@@ -49,6 +49,9 @@ def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: 
     if plan.held:
         return None if plan.held.reason == PREFLIGHT else plan.held
     deployment = observed.children.get("Deployment")
+    if deployment and deployment.rollout and deployment.rollout.paused:
+        resume = f"kubectl rollout resume deployment/{deployment.name} -n {deployment.namespace}"
+        return Trouble("Paused", f"somebody has paused the Deployment, so no pod of this spec starts; {resume}")
     if deployment and deployment.rollout and deployment.rollout.failure:
         return Trouble("PodsRefused", deployment.rollout.failure)
     pods = current_pods(desired["Deployment"], observed.pods)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from strata_operator import reconcile
+from strata_operator.api import conditions
 from strata_operator.api.conditions import find
 from strata_operator.api.errors import ApiError, LeavingError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.figures import Loading, Traffic
@@ -26,6 +27,7 @@ from strata_operator.reconcile import (
     PREFLIGHT_SECONDS,
     RESTORE_LOOK_SECONDS,
     RESTORE_SECONDS,
+    UNTAKEN_SECONDS,
     Reconciler,
 )
 from strata_operator.workers import Result
@@ -557,6 +559,18 @@ def test_a_dead_node_does_not_hold_a_model_for_ever() -> None:
     assert "NodeNotRestored" in world.client.events()
 
 
+def test_a_wish_that_cannot_be_taken_back_does_not_hold_a_model_for_ever() -> None:
+    world = tuned_world()
+    leave(world)
+    world.client.failing["apply by force StrataNode"] = RefusedError("a webhook says no", status=403)
+    world.now = CREATED + timedelta(seconds=RESTORE_SECONDS - 1)
+    assert world.run() == Result("leaving", again_in=RESTORE_LOOK_SECONDS)
+    world.now = CREATED + timedelta(seconds=RESTORE_SECONDS)
+    assert world.run() == Result("gone")
+    assert ("StrataModel", *KEY) not in world.client.objects
+    assert "StatusRefused" not in world.client.events()
+
+
 def test_a_node_that_is_gone_holds_nothing_up() -> None:
     world = tuned_world()
     leave(world)
@@ -786,6 +800,29 @@ def test_a_pod_that_serves_is_not_stopped_before_what_follows_is_there() -> None
     assert "--dtype=int8" in after["template"]["spec"]["containers"][0]["args"]
     assert after["strategy"]["rollingUpdate"]["maxSurge"] == 0
     assert "Restored" not in world.client.events()
+
+
+def test_a_preflight_of_which_the_pod_is_refused_says_so_and_is_started_once() -> None:
+    world = one_card_world()
+    world.run()
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    job["metadata"]["creationTimestamp"] = conditions.timestamp(world.now)
+    world.client.keep(
+        {
+            "kind": "Event",
+            "metadata": {"name": "e", "namespace": "ns"},
+            "involvedObject": {"uid": job["metadata"]["uid"]},
+            "type": "Warning",
+            "reason": "FailedCreate",
+            "message": 'Error creating: pods "m-1-x7k2p" is forbidden: exceeded quota',
+        }
+    )
+    world.now += timedelta(seconds=PREFLIGHT_SECONDS)
+    assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
+    assert world.condition("Degraded")["reason"] == "PreflightFailed"
+    assert 'pods "m-1-…" is forbidden: exceeded quota' in world.condition("Degraded")["message"]
+    (started,) = [obj for obj in world.client.objects.values() if obj.get("reason") == "Preflight"]
+    assert started["count"] == 1
 
 
 def test_a_preflight_that_fails_leaves_alone_what_serves() -> None:
@@ -1092,6 +1129,60 @@ def test_a_foreign_object_is_told_and_the_rest_waits() -> None:
     assert world.condition("Ready")["reason"] == "NameConflict"
     assert world.client.objects["ServiceAccount", *KEY] == foreign
     assert ("Deployment", *KEY) not in world.client.objects
+
+
+@pytest.mark.parametrize(
+    ("status", "is_told"), [(500, True), (403, True), (0, False)], ids=["a webhook is away", "a right lacks", "outage"]
+)
+def test_a_child_that_is_not_taken_for_some_time_is_told_where_the_api_server_answers(
+    status: int, is_told: bool
+) -> None:
+    world = World()
+    world.client.failing["create Deployment"] = UnavailableError("it fails", status=status)
+    with pytest.raises(UnavailableError):
+        world.run()
+    world.now += timedelta(seconds=UNTAKEN_SECONDS)
+    if not is_told:
+        with pytest.raises(UnavailableError):
+            world.run()
+        return
+    assert world.run() == Result("blocked", again_in=BLOCKED_SECONDS)
+    assert world.condition("Degraded")["reason"] == "ApplyRefused"
+    assert "the Deployment, and is asked again: it fails" in world.condition("Degraded")["message"]
+    world.client.failing.clear()
+    world.run()
+    assert world.condition("Degraded")["status"] == "False"
+    world.client.failing["create Deployment"] = UnavailableError("it fails", status=status)
+    world.cache.remove("Deployment", world.client.objects.pop(("Deployment", *KEY)))
+    with pytest.raises(UnavailableError):  # once more from the start
+        world.run()
+
+
+def test_a_deployment_that_somebody_paused_is_told_and_the_spec_is_not_blamed() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    world.run()
+    world.model["spec"]["engine"] = {"maxModelLen": 1024}
+    world.change(generation=2)
+    world.run()
+    deployment = world.client.objects["Deployment", *KEY]
+    deployment["spec"]["paused"] = True
+    deployment["metadata"] |= {"generation": 3, "resourceVersion": str(world.client.version + 1)}
+    deployment["status"] = {"observedGeneration": 3, "replicas": 1, "readyReplicas": 1}
+    world.cache.put("Deployment", deployment)
+    world.run()
+    assert world.condition("Degraded")["reason"] == "Paused"
+    assert "kubectl rollout resume deployment/m -n ns" in world.condition("Degraded")["message"]
+    world.now += timedelta(hours=1)
+    world.run()
+    assert "failed" not in world.model["status"]["rollout"]
+
+
+def test_without_the_right_to_post_events_all_else_goes_on() -> None:
+    world = World()
+    world.client.failing["create Event"] = UnavailableError("cannot", status=403)
+    assert world.run() == Result("changed")
 
 
 def test_an_outage_is_the_queue_s_business() -> None:

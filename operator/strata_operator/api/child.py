@@ -23,6 +23,7 @@ class Rollout:
     failure: str | None  # why the API server refused to create pods
     revision: str | None = None  # of the pod template
     surge: bool = False  # a new pod is started before an old one is stopped
+    paused: bool = False  # by somebody: pods of a new template are not started
     wanted: int = 0  # pods that it is told to have
     preferred: tuple[str, ...] = ()  # nodes, by their names
 
@@ -92,6 +93,7 @@ def _rollout(obj: Mapping[str, Any]) -> Rollout:
             REVISION_ANNOTATION
         ),
         surge=bool(((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge")),
+        paused=bool(spec.get("paused")),
         wanted=spec.get("replicas", 1),
         preferred=_preferred((spec.get("template") or {}).get("spec") or {}),
     )

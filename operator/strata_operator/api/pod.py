@@ -189,7 +189,8 @@ def warned(events: Iterable[Mapping[str, Any]]) -> Trouble | None:
     newest = max(events, key=when, default={})
     if newest.get("type") != "Warning":
         return None
-    message = shorten(newest.get("message") or "")
+    # Each pod that is refused has a name of its own; the trouble is the same.
+    message = shorten(re.sub(r'(pods "[^" ]+-)[a-z0-9]{5}"', r'\1…"', newest.get("message") or ""))
     if 'volume "model"' in message and "hostPath type check failed" in message:
         return Trouble("SourceNotFound", f"the node that was chosen does not have spec.model.source: {message}")
     # Anybody may post events: the reason is somebody else's word, such as "Multi-Attach".

@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from strata_operator.api.conditions import timestamp
-from strata_operator.api.errors import ApiError, RefusedError
+from strata_operator.api.errors import ApiError, UnavailableError
 from strata_operator.api.event import Event
 from strata_operator.api.model import API_VERSION, KIND
 from strata_operator.api.names import FIELD_MANAGER
-from strata_operator.api.pod import Pod
 from strata_operator.cluster.cache import Key
 from strata_operator.cluster.client import Client
 
@@ -63,7 +62,8 @@ def post(
 ) -> None:
     """Post an event on the object of that metadata and kind, or count up the same one posted before.
 
-    One that is refused is logged and given up. Raises UnavailableError where it may be posted later.
+    One that is refused, or that we have no right to, is logged and given up. Raises UnavailableError where it may be
+    posted later.
     """
     name = metadata["name"]
     namespace = metadata.get("namespace", "default")  # where events of objects without a namespace belong
@@ -98,10 +98,12 @@ def post(
                 raise
             count = client.get("Event", namespace, event_name).get("count") or 1
             client.merge("Event", namespace, event_name, {"count": count + 1, "lastTimestamp": timestamp(now)})
-    except RefusedError as error:
+    except ApiError as error:
+        if isinstance(error, UnavailableError) and error.status != 403:
+            raise
         log.warning("event %s on %s/%s could not be posted: %s", event.reason, namespace, name, error)
 
 
-def of_pod(client: Client, pod: Pod) -> list[Mapping[str, Any]]:
-    """What was posted on that pod, in no order."""
-    return list(client.list("Event", pod.namespace, fieldSelector=f"involvedObject.uid={pod.uid}").get("items") or [])
+def about(client: Client, namespace: str, uid: str) -> list[Mapping[str, Any]]:
+    """What was posted on that object, in no order."""
+    return list(client.list("Event", namespace, fieldSelector=f"involvedObject.uid={uid}").get("items") or [])

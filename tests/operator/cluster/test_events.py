@@ -10,7 +10,7 @@ from strata_operator.api.errors import RefusedError, UnavailableError
 from strata_operator.api.event import Event
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import Client
-from strata_operator.cluster.events import Outbox, of_pod, post
+from strata_operator.cluster.events import Outbox, about, post
 from tests.operator.cluster.fake import FakeClient
 from tests.operator.samples import model_object, pod
 
@@ -125,8 +125,8 @@ def test_nothing_is_told_of_a_model_that_is_gone() -> None:
     assert posted(fake) == []
 
 
-def test_events_of_a_pod() -> None:
+def test_events_about_a_pod() -> None:
     mine = {"kind": "Event", "metadata": {"name": "e", "namespace": "ns"}, "involvedObject": {"uid": "uid-m-1"}}
     client = cast("Client", FakeClient(mine))
-    assert of_pod(client, pod("m-1")) == [mine]
-    assert of_pod(client, pod("m-2")) == []
+    assert about(client, "ns", pod("m-1").uid) == [mine]
+    assert about(client, "ns", pod("m-2").uid) == []
