@@ -100,8 +100,7 @@ class Reconciler:
             self._verdicts.pop(key, None)
             self._told.pop(key, None)
             self._untaken.pop(key, None)
-            self._withdraw(key)
-            return Result("gone")
+            return Result("gone", again_in=None if self._withdraw(key) else BLOCKED_SECONDS)
         try:
             # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
             return self._leave(key, obj) if "deletionTimestamp" in obj["metadata"] else self._reconcile(key, obj)
@@ -112,7 +111,7 @@ class Reconciler:
         except LeavingError:
             self._outbox.forget(key)
             return Result("gone")
-        except RefusedError as error:  # of the status: what is refused of a child is told in it
+        except RefusedError as error:  # of the status: what else is refused is told where it is
             words = f"the conditions are of before, for they cannot be written: {shorten(error.answer)}"
             log.error("%s/%s: %s", *key, words)
             self._outbox.add(obj["metadata"], [Event("Warning", "StatusRefused", words)])
@@ -147,11 +146,10 @@ class Reconciler:
             outcome = self._carry_out(model, wanted, done)
         finally:
             self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
-        for revision, node in superseded(observed.preflight, target.revision):
-            apply.expire_preflight(self._client, model, revision, node)
         due = retries(observed.preflight, target.revision, self._clock())
-        for node in (node for node, seconds in due.items() if seconds <= 0):
-            apply.expire_preflight(self._client, model, target.revision, node)
+        over = [*superseded(observed.preflight, target.revision)]
+        over += [(target.revision, node) for node, seconds in due.items() if seconds <= 0]
+        stay = [one for one in over if not self._expire(obj, model, *one)]
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
         retuned, tuned = self._tuned(key, obj, model, wishes)
@@ -189,7 +187,7 @@ class Reconciler:
         is_stalled = outcome.held is not None and outcome.held.reason == PREFLIGHT_FAILED
         waits += [BLOCKED_SECONDS if is_stalled else PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
-        waits += [BLOCKED_SECONDS] if tuned.reason == APPLY_REFUSED else []
+        waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:
@@ -272,6 +270,18 @@ class Reconciler:
         since = self._untaken.setdefault(key, self._clock())
         return error.status != 0 and (self._clock() - since).total_seconds() >= UNTAKEN_SECONDS
 
+    def _expire(self, obj: Mapping[str, Any], model: StrataModel, revision: str, node: str) -> bool:
+        """Whether the Job that tries ``revision`` on ``node`` ends; else it is told why it does not."""
+        try:
+            apply.expire_preflight(self._client, model, revision, node)
+        except (MissingError, LeavingError):
+            raise
+        except RefusedError as error:
+            words = f"the Job that fetches for revision {revision} on {node} cannot be ended: {shorten(error.answer)}"
+            self._outbox.add(obj["metadata"], [Event("Warning", "ExpiryRefused", words)])
+            return False
+        return True
+
     def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
         """Raises UnavailableError where somebody's budget keeps the pod for now."""
         try:
@@ -296,7 +306,7 @@ class Reconciler:
             changed = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
         except (MissingError, LeavingError):
             raise
-        except RefusedError as error:  # by a CRD of another version, for one
+        except RefusedError as error:  # by a CRD of another version, for one; or the finalizer, by a webhook
             words = f"the API server refuses what the spec wants of the nodes: {shorten(error.answer)}"
             return False, Condition(NODE_TUNED, False, APPLY_REFUSED, words)
         return changed, tuning.verdict(model, wishes, self._nodes.all())
@@ -319,51 +329,74 @@ class Reconciler:
             self._set_finalizer(key, metadata["uid"], present=False)
         return bool(todo) or has_finalizer != is_heeded
 
-    def _withdraw(self, key: Key) -> None:
+    def _withdraw(self, key: Key) -> bool:
         """Take back what a model that is gone wished for: its finalizer was removed by hand, or the wish was written
-        so."""
+        so, or could not be taken back before. Whether none is left."""
         if not self._nodes.is_wished_by(tuning.key(*key)):
-            return
+            return True
         try:
             self._client.get(KIND, *key)
         except MissingError:
+            kept = self._take_back(key)
             log.info("%s/%s is gone, and its wishes for nodes with it", *key)
+            for words in kept:
+                log.error("%s/%s is gone, and its wish for a node cannot be taken back from %s", *key, words)
+            return not kept
+        return True
+
+    def _take_back(self, key: Key) -> list[str]:
+        """Take back all that the model wishes for; the nodes where the API server does not, and what it answers."""
+        kept = []
+        for action in tuning.actions(tuning.key(*key), {}, self._nodes.all()):
             try:
-                self._apply_wishes(key, tuning.actions(tuning.key(*key), {}, self._nodes.all()))
-            except RefusedError as error:
-                raise UnavailableError(str(error), status=error.status, answer=error.answer) from error
+                self._apply_wishes(key, [action])
+            except ApiError as error:
+                if error.status == 0:
+                    raise
+                kept.append(f"{action.node.name}: {shorten(error.answer)}")
+        return kept
 
     def _apply_wishes(self, key: Key, todo: Iterable[NodeAction]) -> None:
         for action in todo:
             self._nodes.put(NODE_KIND, apply.apply_wish(self._client, key, action))
 
     def _set_finalizer(self, key: Key, uid: str, *, present: bool) -> None:
-        self._cache.put_model(apply.apply_finalizer(self._client, key, uid, present=present), own=True)
+        try:
+            self._cache.put_model(apply.apply_finalizer(self._client, key, uid, present=present), own=True)
+        except (MissingError, LeavingError):
+            raise
+        except RefusedError as error:
+            words = f"the finalizer {TUNING_FINALIZER} cannot be {'set' if present else 'removed'}: {error.answer}"
+            raise RefusedError(str(error), status=error.status, answer=words) from error
 
     def _leave(self, key: Key, obj: Mapping[str, Any]) -> Result:
-        """Undo what the model wished for, and let it go once its nodes have undone it, or have been silent for long."""
+        """Undo what the model wished for, and let it go once its nodes have undone it, or could not for long."""
         metadata, status = obj["metadata"], obj["status"]
         if TUNING_FINALIZER not in metadata.get("finalizers", ()):
             self._outbox.forget(key)
             return Result("gone")
-        todo = tuning.actions(tuning.key(*key), {}, self._nodes.all())
-        try:
-            self._apply_wishes(key, todo)
-        except ApiError as error:
-            if error.status == 0:
-                raise
-            log.warning("%s/%s: its wishes for nodes cannot be taken back: %s", *key, error)
+        kept = self._take_back(key)
         names = (node["name"] for node in status.get("nodes") or ())
         waiting = tuning.unsettled(tuning.key(*key), names, self._nodes.all())
-        if waiting and self._age(metadata["deletionTimestamp"]) < RESTORE_SECONDS:
+        if (waiting or kept) and self._age(metadata["deletionTimestamp"]) < RESTORE_SECONDS:
             return Result("leaving", again_in=RESTORE_LOOK_SECONDS)
-        if waiting:
+        if kept:
+            words = f"what the model wants of nodes stays wanted there, for it cannot be taken back: {'; '.join(kept)}"
+            self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
+        elif waiting:
             words = (
                 f"the agent of {', '.join(waiting)} has not put the cards' settings back; it does once it runs, for no "
                 "model wants anything there any more"
             )
             self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
-        self._set_finalizer(key, metadata["uid"], present=False)
+        try:
+            self._set_finalizer(key, metadata["uid"], present=False)
+        except (MissingError, LeavingError):
+            raise
+        except RefusedError as error:
+            words = f"the model stays, for {shorten(error.answer)}"
+            self._outbox.add(metadata, [Event("Warning", "FinalizerRefused", words)])
+            return Result("leaving", again_in=BLOCKED_SECONDS)
         return Result("gone")
 
     def _look_into_pods(self, observed: Observed) -> tuple[Observed, bool]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -559,16 +560,63 @@ def test_a_dead_node_does_not_hold_a_model_for_ever() -> None:
     assert "NodeNotRestored" in world.client.events()
 
 
-def test_a_wish_that_cannot_be_taken_back_does_not_hold_a_model_for_ever() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(RefusedError("no", status=422, answer="field not declared in schema"), id="refused"),
+        pytest.param(UnavailableError("no", status=500, answer="failed calling webhook"), id="its webhook is away"),
+    ],
+)
+def test_a_wish_that_cannot_be_taken_back_does_not_hold_a_model_for_ever(error: ApiError) -> None:
     world = tuned_world()
+    agent_acts(world)
     leave(world)
-    world.client.failing["apply by force StrataNode"] = RefusedError("a webhook says no", status=403)
+    world.client.failing["apply StrataNode"] = error
     world.now = CREATED + timedelta(seconds=RESTORE_SECONDS - 1)
     assert world.run() == Result("leaving", again_in=RESTORE_LOOK_SECONDS)
     world.now = CREATED + timedelta(seconds=RESTORE_SECONDS)
     assert world.run() == Result("gone")
-    assert ("StrataModel", *KEY) not in world.client.objects
+    ((_, words),) = [one for one in world.client.told() if one[0] == "NodeNotRestored"]
+    assert words.endswith(f"it cannot be taken back: node-1: {error.answer}")
+    world.cache.remove_model(world.cache.model(KEY) or {})
+    assert world.run() == Result("gone", again_in=BLOCKED_SECONDS)
+    world.client.failing.clear()
+    assert world.run() == Result("gone")
+    assert node_wishes(world) == []
+
+
+def test_a_finalizer_that_cannot_be_removed_is_told() -> None:
+    world = tuned_world()
+    agent_acts(world)
+    leave(world)
+    world.run()
+    agent_acts(world)
+    world.client.failing["apply StrataModel"] = RefusedError("no", answer="denied by a policy")
+    assert world.run() == Result("leaving", again_in=BLOCKED_SECONDS)
+    words = "the model stays, for the finalizer strata.ai/node-tuning cannot be removed: denied by a policy"
+    assert world.client.told()[-1] == ("FinalizerRefused", words)
     assert "StatusRefused" not in world.client.events()
+
+
+def test_a_finalizer_that_cannot_be_set_is_told() -> None:
+    world = World(**TUNED)
+    node = node_object("node-1")
+    world.client.keep(node)
+    world.run()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    world.nodes.put("StrataNode", node)
+    apply = world.client.apply
+
+    def refuse(kind: str, manifest: Mapping[str, Any], **options: Any) -> Any:
+        if "finalizers" in manifest["metadata"]:
+            raise RefusedError("no", answer="denied by a policy")
+        return apply(kind, manifest, **options)
+
+    world.client.apply = refuse  # type: ignore[method-assign]
+    assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
+    assert world.condition("NodeTuned")["reason"] == "ApplyRefused"
+    assert "the finalizer strata.ai/node-tuning cannot be set: denied" in world.condition("NodeTuned")["message"]
 
 
 def test_a_node_that_is_gone_holds_nothing_up() -> None:
@@ -860,6 +908,19 @@ def test_a_preflight_of_what_nobody_wants_any_more_goes() -> None:
     assert "apply by force Job" in world.client.writes()
     world.run()
     assert world.client.writes() == [], "once is enough"
+
+
+def test_a_job_that_cannot_be_ended_is_told_and_holds_nothing_up() -> None:
+    world = one_card_world()
+    world.run()
+    trial(world, 30, "Running")
+    world.model["spec"] = {**GPU}
+    world.change(generation=3)
+    world.client.failing["apply Job"] = RefusedError("no", answer="denied by a policy")
+    assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
+    assert world.condition("Ready")["observedGeneration"] == 3
+    ((reason, words),) = [one for one in world.client.told() if one[0].endswith("Refused")]
+    assert (reason, words.rpartition(" on ")[2]) == ("ExpiryRefused", "node-1 cannot be ended: denied by a policy")
 
 
 def test_another_model_s_job_of_that_name_is_left_alone() -> None:
