@@ -27,7 +27,7 @@ def with_reference(document: str) -> str:
 
 
 def table(crd: Schema) -> str:
-    """One row for each field of the spec that holds a value."""
+    """One row for each field of the spec, groups of fields included."""
     (version,) = crd["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     rows = [f"| `{path}` | {kind} | {text} |" for path, kind, text in _rows(spec, "")]
@@ -39,15 +39,15 @@ def _rows(schema: Schema, prefix: str) -> Iterator[tuple[str, str, str]]:
     for name, inner in schema["properties"].items():
         element = inner.get("items", inner)
         path = f"{prefix}{name}{'[]' if 'items' in inner else ''}"
-        if "properties" in element:
-            yield from _rows(element, f"{path}.")
-            continue
-        value = _value(inner)
+        is_group = "properties" in element
+        value = "fields" if is_group else _value(inner)
         if name in required:
             value += ", required"
-        elif "default" in inner:
+        elif "default" in inner and not is_group:
             value += f"; default `{inner['default']}`"
         yield path, value, " ".join(inner["description"].split()).replace("|", "\\|")
+        if is_group:
+            yield from _rows(element, f"{path}.")
 
 
 def _value(schema: Schema) -> str:
