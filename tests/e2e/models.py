@@ -15,6 +15,7 @@ OPERATOR_NAMESPACE, OPERATOR = "strata-system", "strata"
 GROUP, VERSION, PLURAL = "strata.ai", "v1alpha1", "stratamodels"
 # A model may be degraded for a while and mend: a pull is tried again, a pod starts again.
 DEGRADED_SECONDS = 45
+REMIND_SECONDS = 30  # a pull of gigabytes changes nothing for minutes
 WATCH_SECONDS = 10  # then the list is read again, so that a state that lasts is seen to last
 
 Object = dict[str, Any]
@@ -56,11 +57,17 @@ def wait_ready(target: Target, namespace: str, name: str, *, seconds: float) -> 
     Raises JourneyError with the model's own reason and the end of its log.
     """
     started, shown = time.monotonic(), dict[str, str]()
+    said = started
+
+    def say(line: str) -> None:
+        nonlocal said
+        said = time.monotonic()
+        print(f"    {said - started:6.1f} s  {line}", flush=True)
 
     def show(key: str, line: str) -> None:
         if line and shown.get(key) != line:
             shown[key] = line
-            print(f"    {time.monotonic() - started:6.1f} s  {line}", flush=True)
+            say(line)
 
     degraded_since: float | None = None
     for model in states(target.kubeconfig, namespace, name, seconds=seconds):
@@ -69,6 +76,8 @@ def wait_ready(target: Target, namespace: str, name: str, *, seconds: float) -> 
         if is_true(model, "Ready"):
             return model
         show("pod", last_pod_event(target, namespace, name))
+        if time.monotonic() - said >= REMIND_SECONDS:
+            say(f"still so: {shown.get('pod') or 'no pod yet'}")
         if not is_true(model, "Degraded"):
             degraded_since = None
         elif degraded_since is None:
@@ -85,7 +94,12 @@ def last_pod_event(target: Target, namespace: str, name: str) -> str:
     events = client.CoreV1Api(api(target.kubeconfig)).list_namespaced_event(
         namespace, field_selector="involvedObject.kind=Pod"
     )
-    ours = [event for event in events.items if event.involved_object.name.startswith(f"{name}-")]
+    ours = [
+        event
+        for event in events.items
+        # Probes fail as long as a model loads: the conditions say more of that.
+        if event.involved_object.name.startswith(f"{name}-") and event.reason != "Unhealthy"
+    ]
     if not ours:
         return ""
     last = max(ours, key=lambda event: str(event.last_timestamp or event.event_time or ""))
