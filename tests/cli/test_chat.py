@@ -105,6 +105,17 @@ def test_a_server_that_is_not_there_is_named(strata: Strata) -> None:
     assert "strata serve" in result.stderr
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_address_where_nothing_answers_is_given_up(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setattr("strata.cli.client.CONNECT_SECONDS", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as listener,
+        socket.create_connection(listener.getsockname()),  # it fills the queue: further ones get no answer
+        pytest.raises(OptionError, match=r"no server answers at .* \(timed out\)"),
+    ):
+        Client(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", None).model()
+
+
 @pytest.mark.parametrize(
     "url",
     [

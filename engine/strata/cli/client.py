@@ -13,6 +13,8 @@ from typing import IO, Any, NamedTuple
 from strata.bench.serve.address import bearer, check_url, error_message, is_local, root
 from strata.errors import EngineError, OptionError
 
+CONNECT_SECONDS = 10  # an address that drops packets; the system's own limit is minutes
+
 
 class Piece(NamedTuple):
     """New text of an answer, or of the reasoning before it. ``finish_reason``: of the last piece, which has no text."""
@@ -34,7 +36,8 @@ class Client:
         self._url = root(url)
         self._model = model
         self._headers = {"Content-Type": "application/json", **bearer(api_key)}
-        self._opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_local(url) else []))
+        direct = [urllib.request.ProxyHandler({})] if is_local(url) else []
+        self._opener = urllib.request.build_opener(_HTTPHandler, _HTTPSHandler, *direct)
 
     def model(self) -> str:
         """The name to ask for. Raises as ``stream`` does."""
@@ -116,6 +119,34 @@ class Client:
         except http.client.HTTPException as error:
             raise OptionError(f"what answers at {self._url} is no HTTP server ({error!r})") from error
         return response
+
+
+class _HTTPConnection(http.client.HTTPConnection):
+    """Bounds how long a connection takes to make, not how long an answer may be thought about."""
+
+    def connect(self) -> None:
+        self.timeout = CONNECT_SECONDS
+        super().connect()
+        self.sock.settimeout(None)
+
+
+class _HTTPSConnection(http.client.HTTPSConnection):
+    """Likewise, the handshake included."""
+
+    def connect(self) -> None:
+        self.timeout = CONNECT_SECONDS
+        super().connect()
+        self.sock.settimeout(None)
+
+
+class _HTTPHandler(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HTTPConnection, request)
+
+
+class _HTTPSHandler(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HTTPSConnection, request)
 
 
 def _json(body: bytes) -> Any:
