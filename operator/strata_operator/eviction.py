@@ -6,7 +6,7 @@ one that cannot would try in vain for ever. Where the only card is lost, an idle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +15,37 @@ from strata_operator.api.node import UNHEALTHY_TAINT
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.fit import Verdict
-from strata_operator.rollout import has_room
+from strata_operator.rollout import places
+from strata_operator.room import tolerates
+from strata_operator.shortage import listed
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """Of pods that cannot serve where they are: the one that has to leave now, or why none does; "" where none is."""
+    """Of pods that cannot serve where they are: the one that has to leave now, or why none does; "" where none is.
+
+    ``waits``: for a card that becomes free.
+    """
 
     leaves: Pod | None = None
     stays: str = ""
+    waits: bool = False
 
 
-def stranded(model: StrataModel, pod_spec: Mapping[str, Any], observed: Observed, fit: Verdict) -> Stranded:
+_TAINT = {"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}
+
+
+def stranded(
+    model: StrataModel,
+    pod_spec: Mapping[str, Any],
+    observed: Observed,
+    fit: Verdict,
+    obstacle: Callable[[str], str] = lambda node: "",
+) -> Stranded:
     """One leaves only for a place that is free: where there is none, the card may come back before.
 
-    ``pod_spec``: of the pods that would take their places.
+    ``pod_spec``: of the pods that would take their places. ``obstacle(node)``: what keeps such a pod from a node
+    that has a matching card; "" for nothing.
     """
     if model.hardware.accelerator != "nvidia":
         return Stranded()
@@ -40,15 +56,13 @@ def stranded(model: StrataModel, pod_spec: Mapping[str, Any], observed: Observed
     if not there or any(pod.deleting or pod.node is None for pod in alive):
         return Stranded()  # one after the other: the next one's place is free once this one's is taken
     names = ", ".join(pod.name for pod in there)
-    if any(_tolerates(one) for one in pod_spec.get("tolerations") or ()):
+    if any(tolerates(one, _TAINT) for one in pod_spec.get("tolerations") or ()):  # it may come back to the very node
         return Stranded(stays=f"{names} stays there, for the spec tolerates the taint {UNHEALTHY_TAINT}")
-    if not has_room(model, observed, fit):
-        return Stranded(stays=f"{names} stays there, for no other node has a matching card free")
-    return Stranded(leaves=there[0])
-
-
-def _tolerates(toleration: Mapping[str, Any]) -> bool:
-    """Such a pod may come back to the very node. The taint has no value."""
-    is_meant = toleration.get("key") in (None, "", UNHEALTHY_TAINT)
-    is_any = toleration.get("operator") == "Exists" or not toleration.get("value")
-    return is_meant and is_any and toleration.get("effect") in (None, "", "NoSchedule")
+    met = []
+    for node in places(model, observed, fit):
+        what = obstacle(node)
+        if not what:
+            return Stranded(leaves=there[0])
+        met.append(f"{node} {what}")
+    why = f": {listed(met)}" if met else ""
+    return Stranded(stays=f"{names} stays there, for no other node has a matching card free{why}", waits=True)

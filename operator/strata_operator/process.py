@@ -78,7 +78,11 @@ async def run(settings: Settings) -> None:
     # Each watch and each resync has a connection, and so has each worker.
     threads = settings.workers + (len(WATCHED) + 2) * max(1, len(settings.namespaces)) + 1
     client = Client(config, on_request=telemetry.requested, threads=threads)
-    cache = Cache(queue.add, lambda key: queue.add_after(key, GATHER_SECONDS))
+    cache = Cache(
+        queue.add,
+        lambda key: queue.add_after(key, GATHER_SECONDS),
+        on_free=lambda: queue.add_all(reconciler.waiting()),
+    )
 
     def tuned(key: Key) -> None:
         if not served or key[0] in served:  # else it is another operator's

@@ -40,6 +40,7 @@ from strata_operator.plan import Action, Plan, plan
 from strata_operator.preflight import failed, retries, superseded
 from strata_operator.render import JOB, PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
 from strata_operator.rollout import stuck
+from strata_operator.room import obstacle
 from strata_operator.target import Children, Target, aim
 from strata_operator.trouble import find_trouble, is_complete
 from strata_operator.tuning import NodeAction
@@ -90,6 +91,7 @@ class Reconciler:
         self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
         self._untaken: dict[Key, datetime] = {}  # since when a child cannot be applied
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
+        self._waiting: set[Key] = set()  # for a card that becomes free
         self._shared: WeakValueDictionary[object, Verdict] = WeakValueDictionary()  # by what was asked
 
     def __call__(self, key: Key) -> Result:
@@ -99,6 +101,7 @@ class Reconciler:
             self._outbox.forget(key)
             self._verdicts.pop(key, None)
             self._told.pop(key, None)
+            self._waiting.discard(key)
             self._untaken.pop(key, None)
             return Result("gone", again_in=None if self._withdraw(key) else BLOCKED_SECONDS)
         try:
@@ -118,6 +121,10 @@ class Reconciler:
             return Result("untold", again_in=BLOCKED_SECONDS)
         finally:
             self._outbox.post(key)  # in an outage, too: what was done before it was done
+
+    def waiting(self) -> list[Key]:
+        """Models of which a pod cannot serve where it is, and waits for a card elsewhere."""
+        return list(self._waiting)
 
     def _reconcile(self, key: Key, obj: Mapping[str, Any]) -> Result:
         """Raises MissingError where the model is gone, LeavingError where it is about to go."""
@@ -158,7 +165,9 @@ class Reconciler:
             trouble = None
             if model.wanted_replicas:
                 memory = rollout.after_success(memory, target.revision, model.generation, obj["spec"])
-        stranded = eviction.stranded(model, target.desired["Deployment"]["spec"]["template"]["spec"], observed, fit)
+        pod_spec = target.desired["Deployment"]["spec"]["template"]["spec"]
+        stranded = eviction.stranded(model, pod_spec, observed, fit, partial(self._obstacle, pod_spec))
+        (self._waiting.add if stranded.waits else self._waiting.discard)(key)
         new = statuses.status(
             model,
             target.desired,
@@ -187,7 +196,7 @@ class Reconciler:
         is_stalled = outcome.held is not None and outcome.held.reason == PREFLIGHT_FAILED
         waits += [BLOCKED_SECONDS if is_stalled else PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
-        waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED else []
+        waits += [BLOCKED_SECONDS] if stay or stranded.waits or tuned.reason == APPLY_REFUSED else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:
@@ -281,6 +290,25 @@ class Reconciler:
             self._outbox.add(obj["metadata"], [Event("Warning", "ExpiryRefused", words)])
             return False
         return True
+
+    def _obstacle(self, pod_spec: Mapping[str, Any], node: str) -> str:
+        """What keeps such a pod from a node now, "" for nothing; without the right to see it, none is known."""
+        try:
+            there = self._client.get("Node", None, node)
+        except MissingError:
+            return "is gone"
+        except UnavailableError as error:
+            if error.status != 403:
+                raise
+            log.warning("node %s cannot be looked at before a pod leaves another for it: %s", node, error)
+            return ""
+        try:
+            pods = list(self._client.list_all("Pod", None, fieldSelector=f"spec.nodeName={node}")[0])
+        except UnavailableError as error:
+            if error.status != 403:  # who serves some namespaces alone does not see the others' pods
+                raise
+            pods = []
+        return obstacle(there, pods, pod_spec)
 
     def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
         """Raises UnavailableError where somebody's budget keeps the pod for now."""

@@ -139,15 +139,17 @@ def starts_first(model: StrataModel, revision: str, observed: Observed, fit: Ver
 
 def has_room(model: StrataModel, observed: Observed, fit: Verdict) -> bool:
     """Whether a matching card is free, as far as is known. What else a pod needs, the scheduler says."""
-    if model.hardware.accelerator == "cpu":
-        return True
-    for one in candidates(model.hardware, observed.nodes):
-        name = one.node.name
-        if fit.fits is True and name not in fit.nodes:
-            continue
-        if len(one.node.status.gpus) - observed.used_gpus.get(name, 0) >= model.hardware.count:
-            return True
-    return False
+    return model.hardware.accelerator == "cpu" or bool(places(model, observed, fit))
+
+
+def places(model: StrataModel, observed: Observed, fit: Verdict) -> list[str]:
+    """Nodes where a matching card is free, as far as models' pods tell."""
+    return [
+        one.node.name
+        for one in candidates(model.hardware, observed.nodes)
+        if (fit.fits is not True or one.node.name in fit.nodes)
+        and len(one.node.status.gpus) - observed.used_gpus.get(one.node.name, 0) >= model.hardware.count
+    ]
 
 
 def _waits_for_room(pod: Pod, revision: str) -> bool:

@@ -16,7 +16,7 @@ from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object, pod
 UNJUDGED = Verdict(None, "ShapeUnknown", "not known")
 FAILS = pod("fails", trouble=Trouble("EngineFailed", "no CUDA device"), gpus=1)
 ILL = {"type": "Healthy", "status": "False", "reason": "GpuLost", "message": "XID 79"}
-NO_ROOM = Stranded(stays="fails stays there, for no other node has a matching card free")
+NO_ROOM = Stranded(stays="fails stays there, for no other node has a matching card free", waits=True)
 OWN_WILL = Stranded(stays="fails stays there, for the spec tolerates the taint strata.ai/gpu-unhealthy")
 
 
@@ -58,6 +58,16 @@ def test_who_leaves_a_node_that_is_not_healthy(pods: list[Pod], nodes: list[Stra
     used = {one.node: one.gpus for one in pods if one.node}
     seen = Observed({}, tuple(pods), nodes=tuple(nodes), used_gpus=used)
     assert stranded(model(hardware={**NVIDIA, "gpus": ["RTX4090"]}), {}, seen, UNJUDGED) == expected
+
+
+def test_a_pod_leaves_for_a_node_that_it_can_have_alone() -> None:
+    met = {"node-2": "is cordoned", "node-3": ""}
+    wanted = model(hardware={**NVIDIA, "gpus": ["RTX4090"]})
+    seen = Observed({}, (FAILS,), nodes=(LOST, WELL))
+    found = stranded(wanted, {}, seen, UNJUDGED, met.__getitem__)
+    assert found == replace(NO_ROOM, stays=f"{NO_ROOM.stays}: node-2 is cordoned")
+    more = replace(seen, nodes=(LOST, WELL, node("node-3")))
+    assert stranded(wanted, {}, more, UNJUDGED, met.__getitem__) == Stranded(FAILS)
 
 
 def test_a_cpu_model_does_not_mind() -> None:

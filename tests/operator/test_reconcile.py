@@ -45,7 +45,8 @@ class World:
 
     def __init__(self, **spec: Any) -> None:
         self.client = FakeClient(model_object(**spec))
-        self.cache = Cache(lambda key: None)
+        self.woken: list[tuple[str, str]] = []  # by a card that became free
+        self.cache = Cache(lambda key: None, on_free=lambda: self.woken.extend(self.reconcile.waiting()))
         self.now = CREATED
         self.client.now = lambda: self.now
         self.monitors = False
@@ -449,9 +450,70 @@ def stranded_world() -> World:
     world = tuned_world()
     fall_ill(world)
     world.nodes.put("StrataNode", node_object("node-2"))
+    node = {
+        "kind": "Node",
+        "metadata": {
+            "name": "node-2",
+            "labels": {"strata.ai/gpu-product": "NVIDIA-GeForce-RTX-4090", "strata.ai/vram-gib": "24"},
+        },
+        "spec": {},
+        "status": {"allocatable": {"nvidia.com/gpu": "1"}},
+    }
+    world.client.keep(node)
     ended = {"terminated": {"exitCode": 2, "message": "no CUDA device"}}
     world.put_pod(version=30, containerStatuses=container(state=ended))
     return world
+
+
+def test_a_pod_that_waits_for_a_card_is_looked_at_once_one_is_free() -> None:
+    world = stranded_world()
+    other = pod_object("other")
+    other["metadata"]["labels"]["strata.ai/model"] = "other"
+    other["spec"] = {
+        "nodeName": "node-2",
+        "containers": [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+    }
+    world.cache.put("Pod", other)
+    assert world.run().again_in == BLOCKED_SECONDS
+    assert (world.client.evicted, world.woken) == ([], [])
+    world.cache.remove("Pod", other)
+    assert world.woken == [KEY]
+    world.run()
+    assert world.client.evicted == ["m-1"]
+    world.cache.put("Pod", other)
+    world.cache.remove("Pod", other)
+    assert world.woken == [KEY], "it waits no more"
+
+
+def hold_card(world: World) -> None:
+    """Of node-2, by a pod that is no model's."""
+    card = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    world.client.keep({"kind": "Pod", "metadata": {"name": "x", "namespace": "y"}, "spec": {"containers": [card]}})
+
+
+def deny(world: World) -> None:
+    world.client.failing["list Pod"] = UnavailableError('cannot list resource "pods"', status=403)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(lambda world: node_of(world)["spec"].update(unschedulable=True), "is cordoned", id="a cordon"),
+        pytest.param(hold_card, "has 0 of 1 cards free", id="a foreign pod"),
+        pytest.param(lambda world: world.client.objects.pop(("Node", "", "node-2")), "is gone", id="it is gone"),
+        pytest.param(deny, "", id="who may not see others' pods knows no obstacle"),
+    ],
+)
+def test_a_pod_stays_where_the_scheduler_would_not_put_it_elsewhere(change: Any, why: str) -> None:
+    world = stranded_world()
+    change(world)
+    assert world.run().again_in == (BLOCKED_SECONDS if why else None)
+    assert world.client.evicted == ([] if why else ["m-1"])
+    assert f"card free: node-2 {why}" in world.condition("Degraded")["message"] or not why
+
+
+def node_of(world: World) -> dict[str, Any]:
+    return world.client.objects["Node", "", "node-2"]
 
 
 def test_a_pod_leaves_a_lost_card_for_one_that_is_free_and_once() -> None:

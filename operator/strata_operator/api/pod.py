@@ -56,6 +56,11 @@ class Pod:
             self.running or self.deleting or self.failed or self.succeeded or self.trouble
         )
 
+    @property
+    def holds(self) -> tuple[str, int] | None:
+        """A node, and how many of its cards that nobody else can have; None for none."""
+        return (self.node, self.gpus) if self.node is not None and self.gpus and not self.failed else None
+
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> Pod:
         """Read a whole pod."""
@@ -82,7 +87,7 @@ class Pod:
             role=role,
             meant_for=(metadata.get("annotations") or {}).get(NODE_ANNOTATION, ""),
             succeeded=status.get("phase") == "Succeeded",
-            gpus=_gpus(spec),
+            gpus=gpus_of(spec),
             ends_by=metadata.get("deletionTimestamp", ""),
             address=status.get("podIP") or "",
         )
@@ -105,7 +110,8 @@ def _model(metadata: Mapping[str, Any]) -> str:
     return model if is_ours and re.fullmatch(f"{re.escape(model)}-{suffix}", owner.get("name") or "") else ""
 
 
-def _gpus(spec: Mapping[str, Any]) -> int:
+def gpus_of(spec: Mapping[str, Any]) -> int:
+    """Cards that a pod of that spec holds."""
     limits = [(one.get("resources") or {}).get("limits") or {} for one in spec.get("containers") or ()]
     return sum(parse_quantity(str(one.get(GPU_RESOURCE, 0)), GPU_RESOURCE) for one in limits)
 

@@ -22,10 +22,17 @@ Object = Mapping[str, Any]
 
 class Cache:
     """``on_change(key)`` is called for each model that is gone, or of which something changed that a reconcile would
-    look at; ``on_part(key)``, if there is one, where that is a child or a pod."""
+    look at; ``on_part(key)``, if there is one, where that is a child or a pod; ``on_free()`` where a pod has let go of
+    its cards."""
 
-    def __init__(self, on_change: Callable[[Key], None], on_part: Callable[[Key], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[Key], None],
+        on_part: Callable[[Key], None] | None = None,
+        on_free: Callable[[], None] = lambda: None,
+    ) -> None:
         self._on_change = on_change
+        self._on_free = on_free
         self._on_part = on_part or on_change
         self._lock = threading.RLock()
         self._models: dict[Key, dict[str, Any]] = {}
@@ -132,6 +139,7 @@ class Cache:
                 return
             if before != home:  # somebody changed the pod's label or owner: it is another model's, or nobody's
                 self._drop(entries, before, entry)
+            is_free = isinstance(held, Pod) and isinstance(new, Pod) and held.holds not in (None, new.holds)
             if isinstance(held, Pod):
                 self._count_gpus(held, -1)
             entries[home][entry] = new
@@ -142,6 +150,8 @@ class Cache:
         if is_news:
             for one in {home, before}:
                 self._changed(one)
+        if is_free:
+            self._on_free()
 
     def note_applied(self, child: Child) -> None:
         """``child`` is the answer to our own apply: what it owns then is all that it can own."""
@@ -162,6 +172,8 @@ class Cache:
                 self._count_gpus(gone, -1)
             self._applied.pop((kind, gone.uid), None)
         self._changed(home)
+        if isinstance(gone, Pod) and gone.holds:
+            self._on_free()
 
     def replace(self, kind: str, objects: Iterable[Object], *, namespace: str | None = None) -> None:
         """A whole list, of a namespace or all: what it lacks is gone, for a relist brings no deletions."""
@@ -214,10 +226,11 @@ class Cache:
             return dict(self._gpus)
 
     def _count_gpus(self, pod: Pod, sign: int) -> None:
-        if pod.node is not None and pod.gpus and not pod.failed:
-            self._gpus[pod.node] += sign * pod.gpus
-            if not self._gpus[pod.node]:
-                del self._gpus[pod.node]
+        if pod.holds is not None:
+            node, cards = pod.holds
+            self._gpus[node] += sign * cards
+            if not self._gpus[node]:
+                del self._gpus[node]
 
     @staticmethod
     def _drop(entries: dict[Key, Any], home: Key, entry: str) -> Any:
