@@ -60,6 +60,8 @@ UNTAKEN_SECONDS = 15.0
 # A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
 RESTORE_SECONDS = 60.0
 RESTORE_LOOK_SECONDS = 5.0
+# No watch tells when a node for which a pod waits takes it: it is not cordoned any more, a foreign pod has left.
+PLACE_SECONDS = 15.0
 # A start takes several steps within a second: a status that tells of progress alone comes so long after the last.
 PACE_SECONDS = 2.0
 
@@ -196,7 +198,8 @@ class Reconciler:
         is_stalled = outcome.held is not None and outcome.held.reason == PREFLIGHT_FAILED
         waits += [BLOCKED_SECONDS if is_stalled else PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
-        waits += [BLOCKED_SECONDS] if stay or stranded.waits or tuned.reason == APPLY_REFUSED else []
+        waits += [PLACE_SECONDS] if stranded.waits else []
+        waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:

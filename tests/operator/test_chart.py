@@ -140,7 +140,7 @@ def test_in_some_namespaces_only_nodes_are_seen_in_the_whole_cluster(helm: Helm)
     done = helm.run("template", "strata", str(CHART), "-n", "ns", "--set=watchNamespaces={a,b}")
     objects = list(yaml.safe_load_all(done.stdout))
     (cluster_wide,) = (obj for obj in objects if obj["kind"] == "ClusterRole")
-    assert [rule["resources"] for rule in cluster_wide["rules"]] == [["stratanodes"]]
+    assert [rule["resources"] for rule in cluster_wide["rules"]] == [["stratanodes"], ["nodes"]]
     roles = {obj["metadata"]["namespace"]: obj["rules"] for obj in objects if obj["kind"] == "Role"}
     assert sorted(roles) == ["a", "b", "ns"]
     whole = helm.template()["ClusterRole"]["rules"]

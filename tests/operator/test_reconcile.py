@@ -25,6 +25,7 @@ from strata_operator.reconcile import (
     BLOCKED_SECONDS,
     CREATING_SECONDS,
     PACE_SECONDS,
+    PLACE_SECONDS,
     PREFLIGHT_SECONDS,
     RESTORE_LOOK_SECONDS,
     RESTORE_SECONDS,
@@ -474,7 +475,7 @@ def test_a_pod_that_waits_for_a_card_is_looked_at_once_one_is_free() -> None:
         "containers": [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
     }
     world.cache.put("Pod", other)
-    assert world.run().again_in == BLOCKED_SECONDS
+    assert world.run().again_in == PLACE_SECONDS
     assert (world.client.evicted, world.woken) == ([], [])
     world.cache.remove("Pod", other)
     assert world.woken == [KEY]
@@ -507,7 +508,7 @@ def deny(world: World) -> None:
 def test_a_pod_stays_where_the_scheduler_would_not_put_it_elsewhere(change: Any, why: str) -> None:
     world = stranded_world()
     change(world)
-    assert world.run().again_in == (BLOCKED_SECONDS if why else None)
+    assert world.run().again_in == (PLACE_SECONDS if why else None)
     assert world.client.evicted == ([] if why else ["m-1"])
     assert f"card free: node-2 {why}" in world.condition("Degraded")["message"] or not why
 
