@@ -213,9 +213,7 @@ class _Sweep:
         if not all(level.is_counted for level in self._levels):
             notes.append("the server reports no usage: chunks of text stand for tokens")
         if any(level.engine for level in self._levels):
-            notes.append(
-                "the engine's tok/s are over the time of its steps alone; what it waits for requests counts not"
-            )
+            notes.append("the engine's tok/s are over the time of its steps alone; waiting for requests does not count")
         return notes
 
 
