@@ -206,6 +206,9 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(
             ["convert", "m", "--output-dir", "d", "--revision", "v1"], "is for models on the Hub, ORG/NAME; 'm'"
         ),
+        pytest.param(["convert", "m", "--output-dir", "/"], "/ is the root directory; give another"),
+        pytest.param(["convert", "m", "--output-dir", "~no-such-user/d"], "'~no-such-user/d': the home directory"),
+        pytest.param(["bench", "shape", "~no-such-user/c", "--out", "d"], "'~no-such-user/c': the home directory"),
         pytest.param(["serve", "a/b@v1", "--revision", "v2"], "two revisions given: 'v1' in the model's name"),
         pytest.param(["fetch", "a/b", "--revision", "../../x"], "'../../x' is no branch, tag or commit"),
         pytest.param(["fetch", "a/b", "--dtype", "q4"], "choose from 'bf16', 'int8', 'int4'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -134,6 +135,31 @@ def test_a_waiter_is_shown_what_the_other_has_made(tmp_path: Path) -> None:
         assert shown.wait(60)
     waiter.join()
     assert sizes[0] >= 100_000
+
+
+def test_a_folder_that_its_maker_moves_meanwhile_does_not_end_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial_path = tmp_path / ".store.partial"
+    (partial_path / "content").mkdir(parents=True)
+    list_folder = os.scandir
+
+    def move_first(path: str) -> object:
+        if Path(path).name == "content" and Path(path).exists():
+            Path(path).rename(tmp_path / "store")
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", move_first)
+    shown: list[int] = []
+
+    def give_up(num_bytes: int) -> None:
+        shown.append(num_bytes)
+        raise KeyboardInterrupt
+
+    with lock(tmp_path / "store"), pytest.raises(KeyboardInterrupt), lock(tmp_path / "store", give_up):
+        pass
+    assert shown == [0]
+    assert (tmp_path / "store").is_dir()
 
 
 def test_waiting_can_be_given_up(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from strata.errors import OptionError
 from strata.plan.hardware import num_cpus
 from strata.plan.shape import Role, TensorSpec, needed
 from strata.store import manifest as manifests
+from strata.store.directories import expanded
 from strata.store.files import read_json
 from strata.store.manifest import Contents, stored_tensors
 from strata.store.plan import plan
 from strata.store.progress import Phases
 from strata.store.shard import encode_header
-from strata.store.target import lock, partial
+from strata.store.target import lock, partial, target_at
 from strata.store.write import Bytes, write_store
 
 PACKED = "mxfp4"
@@ -50,7 +51,7 @@ def write_shape(
     model = read_hf_config(table, origin=name)
     specs = needed(model)
     contents = _contents(specs, model, dtype, name)
-    target = Path(out_dir).expanduser().absolute()
+    target = target_at(out_dir)
     facts = (strata.__version__, manifests.FORMAT_VERSION, table, dtype, router_skew)
     weights = RandomWeights(specs, router_skew=router_skew)
     with (
@@ -74,7 +75,7 @@ def write_shape(
 
 def _read_table(name: str, num_layers: int | None) -> dict[str, Any]:
     """The keys of the config.json that the store is to have."""
-    path = find_shape(name) or Path(name).expanduser()
+    path = find_shape(name) or expanded(name)
     if not path.is_file():
         raise OptionError(f"{name!r} is no shape; give the path of a config.json, or one of {', '.join(SHAPES)}")
     # What the publisher's weights are packed in is not what these are in.

@@ -24,7 +24,7 @@ from strata.store.manifest import Contents
 from strata.store.plan import plan
 from strata.store.progress import Phases, silent
 from strata.store.sources import Obtained, Source, obtain, open_source
-from strata.store.target import discard, lock, partial
+from strata.store.target import discard, lock, partial, target_at
 from strata.store.write import write_store
 
 MIN_SHARD_SIZE = 1 << 20  # bytes
@@ -50,7 +50,7 @@ def convert(
     quant.target(dtype)
     if shard_size < MIN_SHARD_SIZE:
         raise OptionError(f"shard size is {shard_size} bytes; at least {MIN_SHARD_SIZE} are needed")
-    target = Path(out_dir).expanduser().absolute()
+    target = target_at(out_dir)
     found = obtain(source, progress) if isinstance(source, str) else source
     path = found.path
     if is_store(path):

@@ -5,10 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from strata.errors import OptionError
+
 
 def default_cache_dir() -> Path:
     """$STRATA_CACHE_DIR, else $XDG_CACHE_HOME/strata/stores, else ~/.cache/strata/stores."""
     if os.environ.get("STRATA_CACHE_DIR"):
-        return Path(os.environ["STRATA_CACHE_DIR"]).expanduser()
+        return expanded(os.environ["STRATA_CACHE_DIR"])
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "strata" / "stores"
+    return expanded(base) / "strata" / "stores"
+
+
+def expanded(path: Path | str) -> Path:
+    """With ``~`` as the home directory it stands for. Raises OptionError where that is not known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise OptionError(
+            f"{str(path)!r}: the home directory is not known; give the whole path, or set HOME (for the cache: or "
+            "STRATA_CACHE_DIR)"
+        ) from error

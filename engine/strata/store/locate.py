@@ -10,7 +10,7 @@ from strata import quant
 from strata.config.model_name import HubName, parse_name
 from strata.errors import StorageError
 from strata.store.convert import convert, is_current_store, is_store
-from strata.store.directories import default_cache_dir
+from strata.store.directories import default_cache_dir, expanded
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.progress import Phases, silent
 from strata.store.sources import obtain
@@ -38,7 +38,7 @@ def resolve(
     """
     quant.target(dtype)
     days = keep_days()
-    cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser()
+    cache = default_cache_dir() if cache_dir is None else expanded(cache_dir)
     store = _resolve(source, dtype, cache, progress, refresh=refresh)
     if store.parent == cache.resolve() or store.parent == cache:
         mark_used(store)

@@ -16,12 +16,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from strata.errors import CheckpointError, StorageError, UsageError
+from strata.store.directories import expanded
 from strata.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial"  # ending of a directory in the making, and of what a killed maker left
 _POLL_SECONDS = 0.2  # between two looks at a lock that another process holds
+
+
+def target_at(path: Path | str) -> Path:
+    """The absolute path of a directory to make. Raises UsageError for the root, OptionError for an unknown home."""
+    target = expanded(path).absolute()
+    if not target.name:
+        raise UsageError(f"{target} is the root directory; give another directory")
+    return target
 
 
 @contextmanager
@@ -134,11 +143,10 @@ def _acquire(descriptor: int, target: Path, waiting: Callable[[int], None]) -> N
 
 def _bytes_in(directory: Path) -> int:
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:  # just removed by its maker
-            continue
+    for folder, _, files in os.walk(directory):  # passes over folders that their maker has just moved away
+        for file in files:
+            with suppress(FileNotFoundError):
+                total += Path(folder, file).stat().st_size
     return total
 
 
