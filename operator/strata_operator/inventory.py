@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from strata_operator.api.hardware import Hardware
-from strata_operator.api.node import Gpu, StrataNode
+from strata_operator.api.node import Gpu, StrataNode, product_label
 from strata_operator.placement import products
 
 GIB = 1 << 30
@@ -34,7 +34,8 @@ def candidates(hardware: Hardware, nodes: Iterable[StrataNode]) -> tuple[Candida
     found = []
     for node in sorted(nodes, key=lambda one: one.name):
         cards = node.status.gpus
-        if cards and node.is_healthy and all(unmet(hardware, gpu) is None for gpu in cards):
+        is_labelled = product_label(gpu.product for gpu in cards) is not None
+        if cards and node.is_healthy and is_labelled and all(unmet(hardware, gpu) is None for gpu in cards):
             found.append(Candidate(node, min(cards, key=lambda gpu: (gpu.vram_bytes, gpu.uuid))))
     return tuple(found)
 
@@ -65,6 +66,8 @@ def describe(nodes: Iterable[StrataNode], hardware: Hardware, limit: int = 8) ->
         lacks = [unmet(hardware, gpu) for gpu in node.status.gpus]
         cards = sorted({f"{gpu.product} ({lack or 'fit'})" for gpu, lack in zip(node.status.gpus, lacks, strict=True)})
         state = ", of which a pod may get any" if any(lacks) and not all(lacks) else ""
+        if product_label(gpu.product for gpu in node.status.gpus) is None:
+            state += ", more kinds than its label can name"
         state += "" if node.is_healthy else ", not healthy"
         told.append(f"{node.name} has {', '.join(cards) or 'no card'}{state}")
     rest = [f"and {len(told) - limit} more"] if len(told) > limit else []

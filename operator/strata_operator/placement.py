@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from strata_operator.api.hardware import Hardware
 from strata_operator.api.names import GPU_RESOURCE
-from strata_operator.api.node import GPU_PRODUCT_LABEL, PCIE_GENERATION_LABEL, PCIE_WIDTH_LABEL, VRAM_LABEL
+from strata_operator.api.node import (
+    GPU_PRODUCT_LABEL,
+    PCIE_GENERATION_LABEL,
+    PCIE_WIDTH_LABEL,
+    VRAM_LABEL,
+    product_label,
+)
 from strata_operator.api.scheduling import Scheduling
 
 # What GPU Feature Discovery writes. Time-sliced cards ("-SHARED") are left out on purpose: their memory is shared with
@@ -71,7 +78,7 @@ def _card_terms(hardware: Hardware) -> list[list[Expression]]:
     names, link = products(hardware), hardware.min_pcie
     terms = [
         [
-            {"key": GPU_PRODUCT_LABEL, "operator": "In", "values": names},
+            {"key": GPU_PRODUCT_LABEL, "operator": "In", "values": _with_mixes(names)},
             *_at_least(VRAM_LABEL, hardware.min_vram_gib),
             *_at_least(PCIE_GENERATION_LABEL, link.generation),
             *_at_least(PCIE_WIDTH_LABEL, link.width),
@@ -82,6 +89,12 @@ def _card_terms(hardware: Hardware) -> list[list[Expression]]:
         mib = None if hardware.min_vram_gib is None else hardware.min_vram_gib * 1024 - 512
         terms.append([{"key": PRODUCT_LABEL, "operator": "In", "values": names}, *_at_least(MEMORY_LABEL, mib)])
     return terms
+
+
+def _with_mixes(names: Sequence[str]) -> list[str]:
+    """The agent's labels of nodes with those cards and no others."""
+    mixes = (mix for size in range(1, len(names) + 1) for mix in combinations(names, size))
+    return [label for mix in mixes if (label := product_label(mix)) is not None]
 
 
 def _at_least(label: str, number: int | None) -> list[Expression]:

@@ -68,5 +68,8 @@ def test_what_there_is_instead_is_told() -> None:
         "h-none has no card",
         "i-mixed has NVIDIA-GeForce-RTX-4080 (another card), NVIDIA-GeForce-RTX-4090 (fit), of which a pod may get any",
     ]
+    kinds = [gpu(f"NVIDIA-GeForce-RTX-{name}", uuid=name) for name in ("3090", "3090-Ti", "4090-D")]
+    told = describe(nodes(node_object(gpus=kinds)), model(hardware={**NVIDIA, "gpus": ["RTX3090"]}).hardware)
+    assert told.endswith("of which a pod may get any, more kinds than its label can name")
     many = describe(NODES * 3, model(hardware=NVIDIA).hardware, limit=2)
     assert many.endswith("; and 25 more")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strata_operator.agent import report
-from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of, h200, rtx4090, rtx4090_48g
+from strata_operator.agent.fake import FakeDriver, SimulatedCard, gpus_of, h200, rtx3090, rtx4090, rtx4090_48g
 from strata_operator.agent.fake_host import FakeSysfs
 from strata_operator.agent.health import Health, step
 from strata_operator.agent.observe import observe
@@ -28,19 +28,20 @@ def terms(**hardware: Any) -> list[dict[str, list[str]]]:
 
 
 CARDS = ["NVIDIA-GeForce-RTX-3090", "NVIDIA-GeForce-RTX-4090"]
+WITH_BOTH = [*CARDS, "_".join(CARDS)]
 
 
 def test_a_gpu_model_requires_one_of_the_named_cards_by_either_label() -> None:
     named = ["NVIDIA-GeForce-RTX-3090-Ti", "NVIDIA-GeForce-RTX-4090-D"]
     assert terms(gpus=["RTX3090Ti", "RTX4090D"]) == [
-        {"strata.ai/gpu-product": named},
+        {"strata.ai/gpu-product": [*named, "NVIDIA-GeForce-RTX-3090-Ti_NVIDIA-GeForce-RTX-4090-D"]},
         {"nvidia.com/gpu.product": named},
     ]
 
 
 def test_memory_is_asked_of_whoever_tells_it() -> None:
     assert terms(minVramGiB=24) == [
-        {"strata.ai/gpu-product": CARDS, "strata.ai/vram-gib": ["23"]},
+        {"strata.ai/gpu-product": WITH_BOTH, "strata.ai/vram-gib": ["23"]},
         {"nvidia.com/gpu.product": CARDS, "nvidia.com/gpu.memory": ["24063"]},
     ]
     assert 24564 > 24063 > 20480  # an RTX 4090, and a card of 20 GiB
@@ -48,12 +49,21 @@ def test_memory_is_asked_of_whoever_tells_it() -> None:
 
 def test_a_link_is_known_to_the_agent_alone() -> None:
     assert terms(minPcie={"generation": 3, "width": 16}) == [
-        {"strata.ai/gpu-product": CARDS, "strata.ai/pcie-generation": ["2"], "strata.ai/pcie-width": ["15"]}
+        {"strata.ai/gpu-product": WITH_BOTH, "strata.ai/pcie-generation": ["2"], "strata.ai/pcie-width": ["15"]}
     ]
 
 
 @pytest.mark.parametrize(
-    "hardware", [{}, {"minVramGiB": 24}, {"minVramGiB": 48}, {"minPcie": {"generation": 4}}], ids=str
+    "hardware",
+    [
+        {},
+        {"gpus": ["RTX4090"]},
+        {"gpus": ["RTX3090", "RTX4090", "RTX4090D"]},
+        {"minVramGiB": 24},
+        {"minVramGiB": 48},
+        {"minPcie": {"generation": 4}},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize(
     "cards",
@@ -62,6 +72,11 @@ def test_a_link_is_known_to_the_agent_alone() -> None:
         pytest.param((rtx4090(1), rtx4090_48g(2)), id="one of them with more memory"),
         pytest.param((rtx4090(1), rtx4090(2, max_pcie_generation=3)), id="one of them in a slower slot"),
         pytest.param((rtx4090(1), h200(2)), id="one of them is none that will do"),
+        pytest.param((rtx4090(1), rtx3090(2)), id="of two kinds"),
+        pytest.param(
+            (rtx4090(1), rtx3090(2), rtx4090(3, name="NVIDIA GeForce RTX 4090 D")),
+            id="of more kinds than a label names",
+        ),
     ],
 )
 def test_a_node_fits_by_its_inventory_where_a_pod_may_be_scheduled_by_its_labels(

@@ -32,6 +32,7 @@ from strata_operator.api.node import (
     Setting,
     TunedGpu,
     TunedPages,
+    product_label,
 )
 
 GIB = 1 << 30
@@ -220,9 +221,7 @@ def labels(seen: Observation) -> dict[str, str | None]:
     made: dict[str, str | None] = dict.fromkeys(NODE_LABELS)
     if not seen.cards:
         return made
-    products = {card.product for card in seen.cards}
-    if len(products) == 1:  # on a mixed node nobody can say which card a pod gets
-        made[GPU_PRODUCT_LABEL] = products.pop()
+    made[GPU_PRODUCT_LABEL] = product_label(card.product for card in seen.cards)
     made[VRAM_LABEL] = str(min(round(card.vram_bytes / GIB) for card in seen.cards))
     for label, values in (
         (PCIE_GENERATION_LABEL, [card.max_pcie_generation for card in seen.cards]),

@@ -6,7 +6,7 @@ and ``spec.powerBudgetWatts``, the agent ``status``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,12 @@ NODE_KIND = "StrataNode"
 NODE_PLURAL = "stratanodes"
 
 # Labels that the agent keeps on the Node, each only where it is true of every card of the node.
-GPU_PRODUCT_LABEL = "strata.ai/gpu-product"  # as GPU Feature Discovery would write it: NVIDIA-GeForce-RTX-3090
+GPU_PRODUCT_LABEL = "strata.ai/gpu-product"  # see ``product_label``
 VRAM_LABEL = "strata.ai/vram-gib"  # of the smallest card, to the nearest GiB: 24
 PCIE_GENERATION_LABEL = "strata.ai/pcie-generation"  # the most that card and slot together do, of the slowest card
 PCIE_WIDTH_LABEL = "strata.ai/pcie-width"
 NODE_LABELS = (GPU_PRODUCT_LABEL, VRAM_LABEL, PCIE_GENERATION_LABEL, PCIE_WIDTH_LABEL)
+_LABEL_LENGTH = 63  # of a value, at most
 FORGET_FAULTS_ANNOTATION = "strata.ai/forget-faults"  # on the StrataNode: somebody reset or removed the card
 UNHEALTHY_TAINT = "strata.ai/gpu-unhealthy"  # NoSchedule, while Healthy is False
 
@@ -34,6 +35,13 @@ GPU_LOST = "GpuLost"  # a card fell off the bus, or one that was there is gone
 NODE_CONDITIONS = (HEALTHY, TUNED, PCIE_DEGRADED, THERMALLY_LIMITED, GPU_LOST)
 
 PAGE_BYTES = {"2Mi": 2 << 20, "1Gi": 1 << 30}
+
+
+def product_label(products: Iterable[str]) -> str | None:
+    """The label of a node with such cards: NVIDIA-GeForce-RTX-3090, as GPU Feature Discovery would write it, or several
+    with "_" between them; None where they are too many for a label."""
+    value = "_".join(sorted(set(products)))
+    return value if len(value) <= _LABEL_LENGTH else None
 
 
 # -- spec ----------------------------------------------------------------------------------------------------------

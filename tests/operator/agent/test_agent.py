@@ -466,11 +466,11 @@ def test_a_node_without_cards_is_no_trouble(world: Make) -> None:
     assert not {label for label in here.node["metadata"].get("labels", {}) if label.startswith("strata.ai/")}
 
 
-def test_mixed_cards_get_no_product_label_and_the_least_of_the_others(world: Make) -> None:
+def test_mixed_cards_get_a_label_of_all_and_the_least_of_the_others(world: Make) -> None:
     here = world(rtx3090(), h200())
     here.turn()
     labels = here.node["metadata"]["labels"]
-    assert "strata.ai/gpu-product" not in labels
+    assert labels["strata.ai/gpu-product"] == "NVIDIA-GeForce-RTX-3090_NVIDIA-H200"
     assert (labels["strata.ai/vram-gib"], labels["strata.ai/pcie-generation"]) == ("24", "4")
 
 
