@@ -140,6 +140,8 @@ def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[]", "is no server of the OpenAI API", id="cut off"),
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n", "no server of the OpenAI API: b'{}'", id="other events"),
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\ndata: [\n", "no server of the OpenAI API: b'\\['", id="no JSON"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\ndata: " + b"[" * 5000 + b"\n", "no server of the OpenAI", id="deep JSON"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 5000, "no server of the OpenAI", id="deep JSON of names"),
         pytest.param(b"", "no server answers", id="nothing"),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from functools import cached_property
 from typing import IO, Any, NamedTuple
 
-from strata.bench.serve.address import bearer, check_url, error_message, is_local, root
+from strata.bench.serve.address import FOREIGN, bearer, check_url, error_message, is_local, root
 from strata.errors import EngineError, OptionError
 
 CONNECT_SECONDS = 10  # an address that drops packets; the system's own limit is minutes
@@ -56,7 +56,7 @@ class Client:
             try:
                 first = json.load(response)["data"][0]
                 return {"id": first["id"], **first}
-            except (ValueError, LookupError, TypeError, http.client.HTTPException):
+            except (*FOREIGN, http.client.HTTPException):
                 raise OptionError(f"what answers at {self._url} is no server of the OpenAI API") from None
 
     def stream(
@@ -97,7 +97,7 @@ class Client:
                 ends = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
                 return texts + [Piece("", False, reason) for reason in ends]
             message = str(event["error"]["message"])
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except FOREIGN as error:
             raise OptionError(f"what answers at {self._url} is no server of the OpenAI API: {data[:80]!r}") from error
         raise EngineError(message)
 
@@ -153,5 +153,5 @@ def _json(body: bytes) -> Any:
     """None for what is none."""
     try:
         return json.loads(body)
-    except ValueError:
+    except FOREIGN:
         return None

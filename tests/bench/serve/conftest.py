@@ -68,6 +68,8 @@ class OtherServer:
                 await asyncio.Event().wait()  # until the client goes
             if self.behaviour == "garble":
                 await response.write(b"data: {\n\n")
+            if self.behaviour == "list":
+                await response.write(b"data: [1]\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
 

@@ -187,6 +187,7 @@ async def test_a_seed_gives_the_same_requests_again(live: Callable[..., Live]) -
         ("close", "the connection broke (ClientPayloadError)"),
         ("stop", "the stream ended before it was complete"),
         ("garble", "not an answer of this API (JSONDecodeError)"),
+        ("list", "not an answer of this API (AttributeError)"),
         ("hang", "silent for too long"),
     ],
 )

@@ -13,6 +13,8 @@ DEFAULT_PORT = 8000
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 # The key for a server that asks for one: in a variable, since other users of the machine see options.
 API_KEY = "STRATA_API_KEY"
+# What reading an answer raises that is JSON, if at all, but not of this API.
+FOREIGN = (ValueError, RecursionError, LookupError, TypeError, AttributeError)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

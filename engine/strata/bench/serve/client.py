@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from strata.bench.serve.address import bearer, error_message, is_local, root
+from strata.bench.serve.address import FOREIGN, bearer, error_message, is_local, root
 from strata.bench.serve.prompts import Prompt
 from strata.errors import EngineError, OptionError
 
@@ -70,7 +70,7 @@ class BenchClient:
                 f"no server answers at {self.url} ({_reason(error)}); start one with 'strata serve MODEL', or name "
                 "another with --url"
             ) from error
-        except (ValueError, LookupError, TypeError) as error:
+        except FOREIGN as error:
             raise OptionError(f"what answers at {self.url} is no server of the OpenAI API") from error
         if not models or (name is not None and name not in models):
             raise OptionError(f"model {name!r} is not served at {self.url}; served: {', '.join(models) or 'none'}")
@@ -110,7 +110,7 @@ class BenchClient:
             answer.error = "silent for too long"
         except aiohttp.ClientError as error:
             answer.error = f"the connection broke ({type(error).__name__})"
-        except (ValueError, LookupError, TypeError) as error:
+        except FOREIGN as error:
             answer.error = f"not an answer of this API ({type(error).__name__})"
         answer.ended = time.perf_counter()
         return answer
@@ -199,5 +199,5 @@ def _text(choice: dict[str, Any]) -> Any:
 async def _json(response: aiohttp.ClientResponse) -> Any:
     try:
         return await response.json(content_type=None)
-    except ValueError:
+    except FOREIGN:
         return None
