@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -131,14 +131,7 @@ async def run(settings: Settings) -> None:
     telemetry.watch_over(crew.ailment)
     telemetry.watch_over(lambda: "nobody asks the pods" if starter.done() else None)
     try:
-        # Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
-        await kopf.operator(
-            registry=handlers.registry(cache, config, heard),
-            settings=handlers.settings(),
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            standalone=True,
-        )
+        await _watch_models(client, settings.namespaces, lambda: handlers.registry(cache, config, heard))
     finally:
         starter.cancel()
         for loop in loops:
@@ -160,6 +153,28 @@ def _be_thrifty() -> None:
     gc.set_threshold(50_000, 20, 20)
     with suppress(AttributeError):  # a C library that is not glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+async def _watch_models(
+    client: Client, namespaces: Sequence[str], registry: Callable[[], kopf.OperatorRegistry]
+) -> None:
+    """Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
+
+    Kopf ends at a CRD that was deleted, and at a proxy's page. Raises ApiError where somebody has to mend something.
+    """
+    while True:
+        try:
+            return await kopf.operator(
+                registry=registry(),
+                settings=handlers.settings(),
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                standalone=True,
+            )
+        except Exception as error:  # noqa: BLE001 - what it raises is no part of its interface
+            log.warning("the watch of %s ended: %r", KIND, error)
+        await asyncio.sleep(OUTAGE_SECONDS)
+        await _until_it_answers(client, namespaces)
 
 
 def _leader(lease: tuple[str, str], telemetry: Telemetry) -> Leader:

@@ -10,9 +10,12 @@ import pytest
 
 from strata_operator import process
 from strata_operator.api.errors import ApiError
+from strata_operator.api.model import KIND
+from strata_operator.cluster.client import RESOURCES
 from strata_operator.process import Settings, check_crd, run
 from tests.operator.cluster.server import Answer, Request, ScriptedServer, refusal
 from tests.operator.test_main import free_port
+from tests.operator.test_steady_hour import SteadyCluster
 
 
 def test_a_missing_crd_says_what_to_install() -> None:
@@ -103,3 +106,29 @@ async def test_it_ends_when_it_is_told_to_though_the_api_server_is_away(start: S
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait([task])
         assert task.cancelled()
+
+
+async def test_the_models_are_watched_again_after_a_proxy_s_page_but_not_without_their_crd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, path = SteadyCluster(bookmarks=True), RESOURCES[KIND].path()
+    watches = iter([Answer(body=b"<html>log in</html>"), refusal(404, "the server could not find it")])
+    is_gone = False
+
+    def say(request: Request) -> Answer:
+        nonlocal is_gone
+        if request.path != path:
+            return cluster.answer(request)
+        if "watch" not in request.query:
+            return refusal(404, "the server could not find it") if is_gone else cluster.answer(request)
+        answer = next(watches)
+        is_gone = answer.status == 404
+        return answer
+
+    with ScriptedServer(say) as server:
+        monkeypatch.setattr(process, "OUTAGE_SECONDS", 0.01)
+        monkeypatch.setattr(process, "configuration", lambda: server.client().config)
+        with pytest.raises(ApiError, match="the CRD StrataModel is not installed"):
+            await run(Settings("e", "127.0.0.1", free_port(), workers=1))
+        cluster.end.set()
+    assert is_gone
