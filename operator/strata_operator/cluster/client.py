@@ -158,10 +158,13 @@ class Client:
             if answer.status >= 300:
                 raise _error("GET", path, answer.status, answer.data)
             for line in _lines(answer):
-                yield json.loads(line)
+                event = _table(line)
+                if not isinstance(event.get("object"), dict):
+                    raise ValueError(f"{line[:100]!r} is no event")
+                yield event
         except urllib3.exceptions.ReadTimeoutError:
             return
-        except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise UnavailableError(f"the watch of {resource.plural} broke: {error!r}") from error
         finally:
             answer.close()
@@ -212,10 +215,9 @@ class Client:
         if response.status >= 300:
             raise _error(method, path, response.status, data)
         try:
-            answer: dict[str, Any] = json.loads(data)
+            return _table(data)
         except ValueError as error:
             raise UnavailableError(f"{method} {path}: what answers is no API server: {data[:100]!r}") from error
-        return answer
 
     def _send(
         self,
@@ -271,6 +273,14 @@ class Client:
         if abs(ahead - self._ahead) > CLOCK_SLACK:
             log.info("the API server's clock is %.0f s ahead of this one", ahead.total_seconds())
             self._ahead = ahead
+
+
+def _table(data: bytes) -> dict[str, Any]:
+    """Raises ValueError for what is no JSON object."""
+    made = json.loads(data)
+    if not isinstance(made, dict):
+        raise ValueError(f"{data[:100]!r} is no object")
+    return made
 
 
 def _lines(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

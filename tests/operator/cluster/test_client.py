@@ -114,10 +114,18 @@ def test_the_server_s_own_words_are_kept() -> None:
     assert raised.value.answer == "spec.x: Invalid value"
 
 
-def test_a_proxy_s_page_is_no_answer() -> None:
-    unavailable = pytest.raises(UnavailableError, match="no API server: b'<html>'")
-    with ScriptedServer(lambda request: Answer(body=b"<html>")) as server, unavailable:
+@pytest.mark.parametrize("page", [b"<html>", b"null"])
+def test_a_proxy_s_page_is_no_answer(page: bytes) -> None:
+    unavailable = pytest.raises(UnavailableError, match=f"no API server: b'{page.decode()}'")
+    with ScriptedServer(lambda request: Answer(body=page)) as server, unavailable:
         server.client().get("Pod", "ns", "p")
+
+
+@pytest.mark.parametrize("line", [None, [1], {"type": "ADDED"}], ids=str)
+def test_a_line_that_is_no_event_breaks_the_watch(line: object) -> None:
+    broke = pytest.raises(UnavailableError, match="the watch of pods broke")
+    with ScriptedServer(lambda request: Answer(lines=iter([line]))) as server, broke:
+        list(server.client().watch("Pod"))
 
 
 def test_no_answer_is_unavailable_and_counted() -> None:
