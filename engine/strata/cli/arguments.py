@@ -74,9 +74,8 @@ def probability(text: str) -> float:
 
 def positive(text: str) -> float:
     """A number above 0, neither so small nor so large that nothing can be computed from it."""
-    return _number(
-        text, lambda value: 1 / MAX_AMOUNT <= value <= MAX_AMOUNT, f"a number from {1 / MAX_AMOUNT:g} to {MAX_AMOUNT:g}"
-    )
+    least, most = 1 / MAX_AMOUNT, MAX_AMOUNT
+    return _number(text, lambda value: least <= value <= most, f"a number above 0, from {least:g} to {most:g}")
 
 
 def gibibytes(text: str) -> int:

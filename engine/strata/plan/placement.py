@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.memory import DeviceMemory, kv_token_bytes, resolve_max_model_len, workspace_bytes
-from strata.plan.step import balanced_tokens, step_choices
+from strata.plan.speed import multiplications_per_token
+from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
 
 # Of what is left beside the shared weights and the workspace, what the KV cache takes at most when it is not told how
 # many tokens to hold: the experts make the speed of every token, a larger cache that of many sequences.
 KV_SHARE = 0.25
 MIN_SLOTS = 4  # of a layer whose experts in VRAM change: what a step fetches has to go somewhere
+# Multiplications and additions that a card does while PCIe moves a byte, as kernels and links go: an RTX 3090 1,600 on
+# PCIe 4.0 and 3,200 on 3.0, an RTX 4090 3,600 on 4.0, an H200 7,000 on 5.0 (data sheets, shares measured on the last).
+FLOPS_PER_BYTE = 3000
 PIECE = 16  # experts that the copy engine brings at once, where it brings all of a layer
 
 
@@ -104,7 +108,7 @@ def plan_experts(
         if placement.is_resident:
             return placement
     streamed = experts.num_bytes - placement.num_resident * experts.blob_bytes
-    for choice in step_choices(config, device, total_bytes, balanced=balanced_tokens(model, streamed)):
+    for choice in step_choices(config, device, total_bytes, balanced=_balanced_tokens(model, streamed)):
         placement, room = plan(choice)
         if placement.num_resident and placement.vram_bytes <= room:
             return replace(placement, step_tokens=choice.scheduler.step_tokens)
@@ -160,3 +164,8 @@ def copies_whole_layers(num_slots: int, num_experts: int) -> bool:
     """Whether prefill has all of a layer's experts brought by the copy engine, those in its slots too. On PCIe 5.0 that
     moves 55 GB/s, and a kernel, which leaves out what is in slots, 48 (H200, 2026-11-30)."""
     return num_slots * 12 < num_experts
+
+
+def _balanced_tokens(model: ModelConfig, streamed_bytes: float) -> int:
+    """Of a chunk whose arithmetic takes as long as so many bytes of experts over PCIe."""
+    return int(streamed_bytes * FLOPS_PER_BYTE / (2 * multiplications_per_token(model)))
