@@ -12,6 +12,7 @@ from tests.e2e.conftest import NAMESPACE
 from tests.e2e.manifest import model
 from tests.e2e.models import conditions
 from tests.e2e.target import JourneyError, Target
+from tests.operator.live.harness import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -53,7 +54,8 @@ def test_a_source_that_does_not_exist_is_told_in_the_engines_own_words(target: T
         assert "nonesuch" in message
         assert "smollm2-135m" in message  # what there is instead
         assert conditions(state)["Ready"]["status"] == "False"
-        assert "Warning EngineFailed" in events(target, name)
+        # It is posted once the status is written, which the watch may show before.
+        eventually(lambda: "Warning EngineFailed" in events(target, name), 30, lambda: events(target, name))
         assert "nonesuch" in events(target, name)
 
 
