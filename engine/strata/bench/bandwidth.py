@@ -108,13 +108,12 @@ def multiply_rate(device: Any) -> float:
 
 def _fastest(work: Callable[[], Any], device: Any) -> float:
     """Seconds."""
+    from strata.memory.device import wait_for
+
     best = float("inf")
     for _ in range(PASSES):
         began = time.perf_counter()
         work()
-        if device.type == "cuda":
-            import torch
-
-            torch.cuda.synchronize(device)
+        wait_for(device)
         best = min(best, time.perf_counter() - began)
     return best

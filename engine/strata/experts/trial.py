@@ -25,7 +25,7 @@ class Trial:
         ``split`` int32 [experts + 1] says; returns when the device is done. ``addresses``: int64 [layers, experts],
         0 for those that are missing; runs change it."""
         self._run = run
-        self._choices = bounds
+        self._bounds = bounds
         self._ids = ids
         self._addresses = addresses
         self._split = split
@@ -45,7 +45,7 @@ class Trial:
         there = self._addresses != 0
         lot = torch.rand(there.shape, generator=self._generator).to(there.device)
         new = (lot + there).argsort(-1)[:, :missing]
-        old = (lot - there.float()).argsort(-1)[:, : self._choices.resident(missing)]
+        old = (lot - there.float()).argsort(-1)[:, : self._bounds.resident(missing)]
         drawn = torch.cat([new, old], -1)
         layers, tokens, top_k = self._ids.shape
         # Round and round, so that a token has none twice.

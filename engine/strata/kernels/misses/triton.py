@@ -149,7 +149,7 @@ def share_out_kernel(
     fetched = fetchable & (expert_rank < count)
 
     if DEPTH > 0:  # first of all: the CPU takes longest
-        left = (needed > 0) & (address == 0) & ~fetched
+        left = missing & ~fetched
         is_left = tl.max((is_expert & left[None, :]).to(tl.int32), 1) > 0
         tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(is_left, ids, -1), mask=paired)
         tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
