@@ -254,9 +254,7 @@ class Reconciler:
                 answer = apply.apply_child(self._client, model, action)
             except ForeignObjectError as error:
                 return replace(wanted, blocked=(*wanted.blocked, Trouble("NameConflict", str(error))))
-            except LeavingError:
-                raise
-            except RefusedError as error:
+            except (RefusedError, MissingError) as error:  # missing: the kind, or the namespace
                 words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
                 return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
             except UnavailableError as error:
@@ -286,8 +284,6 @@ class Reconciler:
         """Whether the Job that tries ``revision`` on ``node`` ends; else it is told why it does not."""
         try:
             apply.expire_preflight(self._client, model, revision, node)
-        except (MissingError, LeavingError):
-            raise
         except RefusedError as error:
             words = f"the Job that fetches for revision {revision} on {node} cannot be ended: {shorten(error.answer)}"
             self._outbox.add(obj["metadata"], [Event("Warning", "ExpiryRefused", words)])
@@ -335,8 +331,6 @@ class Reconciler:
         """
         try:
             changed = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
-        except (MissingError, LeavingError):
-            raise
         except RefusedError as error:  # by a CRD of another version, for one; or the finalizer, by a webhook
             words = f"the API server refuses what the spec wants of the nodes: {shorten(error.answer)}"
             return False, Condition(NODE_TUNED, False, APPLY_REFUSED, words)
@@ -394,8 +388,6 @@ class Reconciler:
     def _set_finalizer(self, key: Key, uid: str, *, present: bool) -> None:
         try:
             self._cache.put_model(apply.apply_finalizer(self._client, key, uid, present=present), own=True)
-        except (MissingError, LeavingError):
-            raise
         except RefusedError as error:
             words = f"the finalizer {TUNING_FINALIZER} cannot be {'set' if present else 'removed'}: {error.answer}"
             raise RefusedError(str(error), status=error.status, answer=words) from error
@@ -422,8 +414,6 @@ class Reconciler:
             self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
         try:
             self._set_finalizer(key, metadata["uid"], present=False)
-        except (MissingError, LeavingError):
-            raise
         except RefusedError as error:
             words = f"the model stays, for {shorten(error.answer)}"
             self._outbox.add(metadata, [Event("Warning", "FinalizerRefused", words)])

@@ -5,8 +5,8 @@
     ├── ForeignObjectError      an object of a child's name belongs to someone else; told, looked at again later
     └── ApiError                the API server's answer
         ├── RefusedError        it understood and refused (4xx); told in the conditions, looked at again later
-        │   ├── MissingError    there is no such object or resource (404)
-        │   └── LeavingError    the namespace or the model is being deleted; nothing can be made for it any more
+        ├── MissingError        there is no such object or resource (404)
+        ├── LeavingError        the namespace or the model is being deleted; nothing can be made for it any more
         └── UnavailableError    no answer, or one that a retry may better (network, 409, 429, 5xx)
 
 Every message says what was given, what is allowed, and what to do. Library errors are translated in ``cluster/client``.
@@ -43,11 +43,11 @@ class RefusedError(ApiError):
     """The API server refused; the same request fails again until somebody changes something."""
 
 
-class MissingError(RefusedError):
+class MissingError(ApiError):
     """There is no such object, or the resource is not installed."""
 
 
-class LeavingError(RefusedError):
+class LeavingError(ApiError):
     """The namespace or the model is being deleted, and with it all that could be asked for."""
 
 
