@@ -21,7 +21,7 @@ from strata.kernels.matrix import SILU
 from strata.kernels.misses.table import Counter
 from strata.native.layout import TileLayout
 from strata.native.pool import CpuWork
-from strata.plan.placement import ExpertBytes, ExpertPlacement
+from strata.plan.placement import ExpertBytes, ExpertPlacement, max_chosen_tokens
 from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
 from tests.experts.blob_kernels import CachedKernels, as_router
@@ -126,6 +126,26 @@ def test_a_prompt_counts_what_it_brings_and_nothing_else(running: Running, monke
     # Two of four are in VRAM already, in each layer.
     assert stats.layers == {0: ExpertCounts(streamed=2), 2: ExpertCounts(streamed=2)}
     assert stats.total.hit_ratio is None, "prompts are not part of it"
+
+
+@pytest.mark.parametrize("running", ["fetch"], indirect=True, ids=["fetched"])
+@pytest.mark.parametrize(
+    ("ids", "streamed"),
+    [
+        pytest.param([(0, 1), (1, 0)], 0, id="both are in VRAM"),
+        pytest.param([(0, 1), (1, 3)], 1, id="one is not"),
+        pytest.param([(3, 0), (1, 3), (3, 1)], 1, id="one that all take"),
+        pytest.param([(0, 1)] * 4, 2, id="so many tokens have all brought, whatever they take"),
+    ],
+)
+def test_a_short_prompt_brings_what_it_takes(
+    running: Running, ids: list[tuple[int, int]], streamed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hybrid, "MAX_TOKENS", 1)
+    assert max_chosen_tokens(num_experts=4, top_k=2, num_slots=SLOTS) == 3
+    for layer in (0, 2):
+        running.step(layer, *ids)
+    assert running.stats.layers == {layer: ExpertCounts(streamed=streamed) for layer in (0, 2)}
 
 
 @pytest.mark.parametrize("running", ["hybrid"], indirect=True, ids=["both"])

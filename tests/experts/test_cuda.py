@@ -129,6 +129,40 @@ def test_logits_stay_with_experts_on_disk(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", ["int4", "bf16"])
+def test_logits_stay_where_only_chosen_experts_come(
+    tmp_path: Path, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 2 tokens behind a long prompt, for which whole layers come into the same buffers, and before others."""
+    monkeypatch.setattr("strata.experts.hybrid.MAX_TOKENS", 1)
+    monkeypatch.setattr("strata.experts.layers.max_chosen_tokens", lambda num_experts, top_k, num_slots: 2)
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, dtype, name)
+    lengths = [90, 2, 2, 20, 2, 3, 2]
+    found, resident, runner = [], load(store, None), load(store, 1, "fetch")
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    try:
+        for each in (resident, runner):
+            start, rows = 0, []
+            for length in lengths:
+                tokens = tuple((7 * i + i * i) % 90 + 2 for i in range(start, start + length))
+                sequence = ScheduledSequence("a", tokens, start, tuple(range(8)), samples=True)
+                rows.append(each.run(Batch((sequence,))).logits.clone())
+                start += length
+            each.check()
+            found.append(torch.cat(rows).cpu())
+        stats = runner.expert_stats(wait=True)
+    finally:
+        tier.close()
+    assert tiny.relative(found[1], found[0]) < 0.02
+    assert stats is not None
+    whole = lengths.count(90) + lengths.count(20) + lengths.count(3)
+    brought = stats.total.streamed / len(stats.layers)  # of a layer, which misses three of four
+    assert 3 * whole < brought < 3 * len(lengths)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_guesses_change_no_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the CPU computes nothing: with slots for the experts of one token, all of them fetched."""
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 2)

@@ -326,6 +326,36 @@ def test_prefill_brings(tmp_path: Path, whole: bool, nodes: int, monkeypatch: py
     assert_prompts_stay(made_store(tmp_path, "int4"), monkeypatch)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["beside what is missing", "beside whole layers, in pieces"])
+@pytest.mark.parametrize("dtype", ["int4", "bf16"])
+def test_of_few_tokens_prefill_brings_what_they_take(
+    tmp_path: Path, dtype: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 3 tokens between longer ones, which have whole layers brought into the same buffers."""
+    monkeypatch.setattr(layers, "copies_whole_layers", lambda num_slots, num_experts: whole)
+    monkeypatch.setattr(layers, "max_chosen_tokens", lambda num_experts, top_k, num_slots: 3)
+    monkeypatch.setattr(hybrid, "MAX_TOKENS", 2)
+    monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
+    store = made_store(tmp_path, dtype)
+    resident, runner = load(store, BlobKernels(), monkeypatch), load(store, CachedKernels(), monkeypatch, 1, "fetch")
+    tier = runner.model.tier
+    assert isinstance(tier, Hybrid)
+    streamed = []
+    try:
+        for length in (20, 3, 17, 3):  # the last chunks of the first two have 3 tokens, too
+            before = counts_of(tier).streamed
+            found, expected = (tiny.run_chunks(each, TOKEN_IDS[:length], 17, [0, 1]) for each in (runner, resident))
+            assert torch.equal(found, expected), length
+            streamed.append(counts_of(tier).streamed - before)
+    finally:
+        tier.close()
+    layers_brought = 2 * (4 if whole else 3)  # of each of two layers, whose first expert has a slot
+    first, few, many, again = streamed
+    assert many == layers_brought
+    assert layers_brought < first <= 2 * layers_brought
+    assert 0 < few == again <= 2 * 3
+
+
 def test_auto_keeps_what_decodes_fastest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

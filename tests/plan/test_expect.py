@@ -138,13 +138,18 @@ def test_no_more_is_fetched_than_there_are_slots_for() -> None:
     assert fast.tokens_per_second < 1.25 * slow.tokens_per_second
 
 
-def test_missing_experts_come_one_by_one_or_all_at_once() -> None:
-    def missing(num_seqs: int) -> float:
-        return decode("qwen3-30b-a3b", num_seqs=num_seqs, place=Place(0.5)).seconds["missing experts"]
+def test_missing_experts_come_one_by_one_or_as_chosen_or_all_at_once() -> None:
+    def missing(num_seqs: int, vram: float = 0.5, hits: float | None = None) -> float:
+        place = Place(vram, hits=hits)
+        return decode("qwen3-30b-a3b", num_seqs=num_seqs, place=place).seconds["missing experts"]
 
     model = public("qwen3-30b-a3b")
-    half = weight_parts(model, "int4").experts / 2
-    assert missing(32) > 0.9 * half / 55e9 > 2 * missing(1), "a whole layer at a time"
+    whole = weight_parts(model, "int4").experts
+    assert missing(64) > 0.9 * 0.5 * whole / 55e9 > 2 * missing(1), "a whole layer at a time"
+    for num_seqs, taken in ((17, 0.666), (24, 0.787)):  # 1 - (1 - 8/128)^n
+        assert missing(num_seqs) == pytest.approx(0.5 * taken * whole / 48.4e9, rel=0.01), num_seqs
+        assert missing(num_seqs, 0.0) == pytest.approx(124 / 128 * taken * whole / 48.4e9, rel=0.01), num_seqs
+    assert missing(17, hits=0.75) == pytest.approx(missing(17) / 2)
 
 
 def test_chunks_read_the_weights_again_and_windows_shorten_attention() -> None:

@@ -7,7 +7,8 @@ import pytest
 from strata.config import EngineConfig, SchedulerConfig
 from strata.plan.memory import DeviceMemory, size_memory
 from strata.plan.parts import weight_parts
-from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, place_experts, plan_experts
+from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, max_chosen_tokens, place_experts, plan_experts
+from strata.plan.speed import distinct_experts
 from tests.plan.configs import public
 
 EXPERTS = ExpertBytes(num_layers=4, num_experts=8, blob_bytes=100)  # 3,200 bytes, 800 a layer
@@ -44,6 +45,37 @@ def test_prefill_that_copies_whole_layers_has_a_piece_more() -> None:
     few, more = (place_experts(many, 1 << 20, at_most=at_most) for at_most in (1000, 1200))
     assert (few.num_resident, few.staging_bytes) == (2 * 5, (2 * 64 + PIECE) * 100)
     assert (more.num_resident, more.staging_bytes) == (2 * 6, 2 * 64 * 100)
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "top_k", "num_slots", "tokens"),
+    [
+        pytest.param(128, 8, 64, 37, id="half in VRAM: 37 tokens of 8 take 0.9 of the others"),
+        pytest.param(128, 8, 4, 30, id="none: all would come by the copy engine, which is faster"),
+        pytest.param(512, 10, 64, 151, id="many experts: a token takes a small part"),
+        pytest.param(128, 8, 121, 3, id="little is missing: the layer's own time counts"),
+        pytest.param(128, 8, 127, 0, id="next to nothing is missing"),
+        pytest.param(8, 2, 4, 8, id="few experts: a step of 17 tokens takes all"),
+        pytest.param(8, 8, 4, 0, id="every token takes all"),
+    ],
+)
+def test_so_many_tokens_have_only_what_they_take_brought(
+    num_experts: int, top_k: int, num_slots: int, tokens: int
+) -> None:
+    assert max_chosen_tokens(num_experts, top_k, num_slots) == tokens
+
+
+@pytest.mark.parametrize("num_slots", [4, 12, 64, 100])
+def test_what_is_taken_pays_as_far_as_that_and_no_further(num_slots: int) -> None:
+    """In seconds, of experts of 2.7 MB: PCIe moves 55 GB/s, a kernel reads 48.4, the layer's own time is 0.3 ms."""
+    size, missing = 2.7e6, 1 - num_slots / 128
+    ahead = 128 * size / 55e9 if num_slots < 11 else missing * 128 * size / 48.4e9
+    pays = [
+        missing * distinct_experts(128, 8, tokens) * size / 48.4e9 + 0.05 * 128 * size / 55e9 < ahead
+        for tokens in range(1, 100)
+    ]
+    assert pays == sorted(pays, reverse=True)
+    assert max_chosen_tokens(128, 8, num_slots) == sum(pays) > 0
 
 
 @pytest.mark.parametrize(

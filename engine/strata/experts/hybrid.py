@@ -4,9 +4,9 @@ Host memory has the experts as tiles, in the order in which the CPU's kernels re
 store's blob. In a step of few tokens the card finds out layer by layer which experts it has not, fetches some of them
 into slots over PCIe and leaves the others to the CPU, which computes them meanwhile: together they move more than
 either. Prefill, which takes nearly all experts, brings a whole layer's missing ones into a buffer while the layer
-before it computes. What pinned memory has no room for stays in slots of VRAM and has no tiles; where slots run out, the
-rest lies on disk: the card never fetches it in a step of few tokens, the CPU computes it, for a prompt it comes through
-the page cache.
+before it computes, and only those that a short chunk has chosen where these are much fewer. What pinned memory has no
+room for stays in slots of VRAM and has no tiles; where slots run out, the rest lies on disk: the card never fetches it
+in a step of few tokens, the CPU computes it, for a prompt it comes through the page cache.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Hybrid(BlobTier):
         self._splits: tuple[Split, ...] = (plain_split(config.expert_placement, layout.num_experts),)
         way = Way(self._splits[0])
         self.few = FewTokens(self.slots, self.cpu, misses, blobs, top_k, way, config.prefetch_probability)
-        self.buffers = LayerBuffers(self.slots.tables, self.cpu, misses, blobs, device)
+        self.buffers = LayerBuffers(self.slots.tables, self.cpu, misses, blobs, top_k, device)
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
         """As ``BlobTier.put``."""
@@ -103,8 +103,8 @@ class Hybrid(BlobTier):
         def step(x: Tensor) -> Tensor:
             if x.shape[0] <= MAX_TOKENS:
                 return few(x)
-            routed = router(x)  # nearly all, whoever chooses them
-            with self.buffers.staged(row):
+            routed = router(x)
+            with self.buffers.staged(row, routed.ids):
                 return staged(routed, x)
 
         return step

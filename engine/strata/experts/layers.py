@@ -1,9 +1,12 @@
-"""Whole layers of experts for steps of many tokens, which take nearly all: what VRAM has not is brought into a buffer
-while the layer before computes.
+"""A layer's experts for steps of many tokens, in a buffer of VRAM.
 
-Where VRAM has a part of them, a kernel reads the others from host memory. Where it has next to none, the copy engine
-brings all, a piece at a time, which a kernel then puts in order: it moves more over PCIe than a kernel reads. So it
-does where some are on disk, which a kernel cannot read.
+Many tokens take nearly all: what VRAM has not is brought while the layer before computes, whatever is chosen. Where
+that would be much that nobody takes (``max_chosen_tokens``), only what the tokens have chosen comes, and the layer
+waits for it. How much that is is known to the card alone, and the host does not ask.
+
+Of whole layers, where VRAM has a part of them, a kernel reads the others from host memory. Where it has next to none,
+the copy engine brings all, a piece at a time, which a kernel then puts in order: it moves more over PCIe than a kernel
+reads. So it does for steps of any length where some are on disk, which a kernel cannot read.
 """
 
 from __future__ import annotations
@@ -20,16 +23,22 @@ from strata.experts.streamer import Streamer
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.misses.table import Counter, MissSteps, MissTable
 from strata.memory.device import aligned, wait_for
-from strata.plan.placement import PIECE, copies_whole_layers
+from strata.plan.placement import PIECE, copies_whole_layers, max_chosen_tokens
 from strata.store.layout import BLOB_ALIGNMENT
 
 
 class LayerBuffers:
     """Two buffers, each of a layer's experts. ``places``: int64 [2, experts], addresses in them. ``addresses`` of a
-    layer: int64 [experts], where each expert lies within ``staged``."""
+    layer: int64 [experts], where each expert lies within ``staged``; 0 for one that is not chosen and nowhere."""
 
     def __init__(
-        self, tables: Sequence[MissTable], cpu: CpuExperts, misses: MissSteps, layout: BlobLayout, device: torch.device
+        self,
+        tables: Sequence[MissTable],
+        cpu: CpuExperts,
+        misses: MissSteps,
+        layout: BlobLayout,
+        top_k: int,
+        device: torch.device,
     ) -> None:
         self._tables, self._cpu, self._misses, self._layout = tables, cpu, misses, layout
         num_experts, num_slots = len(tables[0].addresses), len(tables[0].slots)
@@ -40,7 +49,9 @@ class LayerBuffers:
         self.places = places.view(2, num_experts).to(device)
         self.addresses = [torch.empty_like(table.addresses) for table in tables]
         self._piece: Tensor | None = None
-        if cpu.num_disk or copies_whole_layers(num_slots + cpu.num_fixed, num_experts):
+        num_slots += cpu.num_fixed
+        self._max_chosen = 0 if cpu.num_disk else max_chosen_tokens(num_experts, top_k, num_slots)
+        if cpu.num_disk or copies_whole_layers(num_slots, num_experts):
             self._piece = aligned(PIECE * cpu.stride, BLOB_ALIGNMENT, device).view(PIECE, cpu.stride)
             lie = self._piece.data_ptr() + cpu.stride * torch.arange(PIECE, dtype=torch.int64)
             self._lie = lie.to(device)
@@ -48,8 +59,15 @@ class LayerBuffers:
         self._streamer = Streamer(len(tables), self._bring, device)
 
     @contextmanager
-    def staged(self, row: int) -> Iterator[None]:
-        """Within it, what is put on the current stream finds the experts of a layer at its ``addresses``."""
+    def staged(self, row: int, ids: Tensor) -> Iterator[None]:
+        """Within it, what is put on the current stream finds the experts of a layer that ``ids`` [tokens, top_k] name
+        at its ``addresses``."""
+        if len(ids) <= self._max_chosen:
+            missing = self._tables[row].addresses == 0
+            chosen = torch.zeros_like(missing).index_fill_(0, ids.flatten().long(), True)
+            self._read(row, self.places[0], missing & chosen)
+            yield
+            return
         with self._streamer.staged(row):
             yield
 
@@ -82,13 +100,13 @@ class LayerBuffers:
 
     def _bring(self, row: int, buffer: int) -> None:
         if self._piece is None:
-            self._read_missing(row, self.places[buffer])
+            self._read(row, self.places[buffer], self._tables[row].addresses == 0)
         else:
             self._copy_all(row, self.places[buffer], self._piece)
 
-    def _read_missing(self, row: int, places: Tensor) -> None:
+    def _read(self, row: int, places: Tensor, missing: Tensor) -> None:
+        """``missing``: bool [experts], those that are to come."""
         table = self._tables[row]
-        missing = table.addresses == 0
         order = missing.to(torch.int8).argsort(descending=True, stable=True)
         count = missing.sum(dtype=torch.int32).view(1)
         table.counters[Counter.STREAMED].add_(count[0])

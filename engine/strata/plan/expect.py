@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from strata.config import ModelConfig
 from strata.plan.parts import WeightParts, weight_counts
-from strata.plan.placement import MIN_SLOTS, copies_whole_layers
+from strata.plan.placement import FETCH_SHARE, MIN_SLOTS, copies_whole_layers, max_chosen_tokens
 from strata.plan.speed import SYNC_SECONDS, Rates, StepTime, distinct_experts, kv_read_bytes
 
 # --- what kernels reach; one H200, 2026-11-30, docs/kernels.md unless said otherwise
@@ -41,7 +41,6 @@ FEW_TOKENS, DOTS_PER_CYCLE = 64, 33.0
 # --- experts beyond VRAM; the same card, PCIe 5.0 x16, 16 cores
 
 CACHED_TOKENS = 16  # of a step, up to which missing experts are dealt with one by one
-FETCH_SHARE = 0.88  # of PCIe, a kernel that reads some experts from pinned memory: 48.3 of 55 GB/s
 STREAM_SHARE = 0.83  # of PCIe, prompts' experts that a kernel re-orders on the way: 45.7 of 55 GB/s
 # Of host memory's plain read rate, the CPU's expert kernels alone, and while PCIe is busy as well: 93 and 76 GB/s.
 CPU_SHARE, CPU_SHARE_OF_BOTH = 0.85, 0.70
@@ -171,12 +170,11 @@ def _missing(
 ) -> float:
     """What a layer takes longer because some of its experts are not in VRAM. ``experts``: what it takes for them were
     they there; ``layer``: for all else."""
-    distinct = _distinct(model, tokens)
+    distinct, num_experts = _distinct(model, tokens), _num_experts(model)
+    slots = _slots(place, num_experts)
+    hits = slots / num_experts if place.hits is None else place.hits
     if tokens <= CACHED_TOKENS:
-        number, num_experts = max(1, round(distinct)), _num_experts(model)
-        slots = _slots(place, num_experts)
-        hits = slots / num_experts if place.hits is None else place.hits
-        expected = 0.0
+        number, expected = max(1, round(distinct)), 0.0
         for missed, probability in _binomial(number, 1 - hits):
             most = min(missed, max(0, slots - (number - missed)))  # slots whose experts are needed are not free
             fetched = {"fetch": [most], "cpu": [0]}.get(place.placement, range(most + 1))
@@ -185,6 +183,8 @@ def _missing(
                 _both_ways(count, missed - count, parts.expert, rates, in_vram) for count in fetched
             )
         return expected - experts
+    if tokens <= max_chosen_tokens(num_experts, _top_k(model), slots):  # which come while the layer waits
+        return _over((1 - hits) * distinct * parts.expert, FETCH_SHARE * rates.pcie)
     return max(0.0, _arriving(model, parts, rates, place) - experts - layer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
@@ -18,6 +19,10 @@ MIN_SLOTS = 4  # of a layer whose experts in VRAM change: what a step fetches ha
 # PCIe 4.0 and 3,200 on 3.0, an RTX 4090 3,600 on 4.0, an H200 7,000 on 5.0 (data sheets, shares measured on the last).
 FLOPS_PER_BYTE = 3000
 PIECE = 16  # experts that the copy engine brings at once, where it brings all of a layer
+FETCH_SHARE = 0.88  # of PCIe, a kernel that reads experts from pinned memory: 48.3 of 55 GB/s (H200, 2026-11-30)
+# Of the time that PCIe takes for all of a layer's experts, what the layer itself takes for 17 to 64 tokens: 0.01 to
+# 0.14 of four models in int4 on an H200 (PCIe 5.0), an RTX 4090 (4.0) and an RTX 3090 (3.0, 4.0), by ``plan.expect``.
+LAYER_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,22 @@ def copies_whole_layers(num_slots: int, num_experts: int) -> bool:
     """Whether prefill has all of a layer's experts brought by the copy engine, those in its slots too. On PCIe 5.0 that
     moves 55 GB/s, and a kernel, which leaves out what is in slots, 48 (H200, 2026-11-30)."""
     return num_slots * 12 < num_experts
+
+
+def max_chosen_tokens(num_experts: int, top_k: int, num_slots: int) -> int:
+    """Tokens of a step up to which prefill has only those experts brought that they take, once the layer has chosen;
+    0 where that never pays. In times that the copy engine takes for all of a layer:
+
+        taken * missing / FETCH_SHARE + LAYER_SHARE  <  missing / FETCH_SHARE, or 1 where all are copied
+
+    with ``taken`` = 1 - (1 - top_k / num_experts)^tokens as if they drew evenly: what comes once the layer has chosen
+    comes while it computes nothing, all of the layer would come while the one before computes."""
+    missing = 1 - num_slots / num_experts
+    ahead = 1.0 if copies_whole_layers(num_slots, num_experts) else missing / FETCH_SHARE
+    if top_k >= num_experts or ahead <= LAYER_SHARE:
+        return 0
+    most_taken = (ahead - LAYER_SHARE) * FETCH_SHARE / missing
+    return int(math.log1p(-most_taken) / math.log1p(-top_k / num_experts))
 
 
 def _balanced_tokens(model: ModelConfig, streamed_bytes: float) -> int:
