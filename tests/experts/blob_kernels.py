@@ -100,7 +100,7 @@ class CachedKernels(BlobKernels):
 
 
 def _ask_route(scores: Tensor, inner: Tensor | None, mailbox: Mailbox, layer: int) -> None:
-    mailbox.number.add_(1)
+    mailbox.sent[0] += 1
     slot = slot_of(mailbox)
     numbers_at(slot + mailbox.scores, ctypes.c_float, scores.numel()).copy_(scores.flatten())
     if inner is not None:
@@ -116,12 +116,16 @@ def _take_choice(mailbox: Mailbox, tokens: int, top_k: int, counters: Tensor) ->
 
 
 def _share_out(
-    ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox | None, layer: int
+    ids: Tensor, shares: Tensor, inner: Tensor, table: MissTable, mailbox: Mailbox | None, layer: int, closes: bool
 ) -> None:
     cpu_ids = reference.share_out(ids.int(), table)
     if mailbox is None:
         return
-    mailbox.number.add_(1)
+    if not closes and bool((cpu_ids < 0).all()):
+        mailbox.sent[1] += 1
+        mailbox.sent[2] = 0
+        return
+    mailbox.sent[0] += 1
     slot = slot_of(mailbox)
     numbers_at(slot + mailbox.ids, ctypes.c_int32, cpu_ids.numel()).copy_(cpu_ids.flatten())
     numbers_at(slot + mailbox.shares, ctypes.c_float, shares.numel()).copy_(shares.flatten())
@@ -131,24 +135,27 @@ def _share_out(
 
 def slot_of(mailbox: Mailbox) -> int:
     """Address of the last request's slot."""
-    return mailbox.ring + int(mailbox.number) % mailbox.depth * mailbox.stride
+    return mailbox.ring + int(mailbox.sent[0]) % mailbox.depth * mailbox.stride
 
 
 def _send(mailbox: Mailbox, layer: int, tokens: int, kind: int) -> None:
-    head = numbers_at(slot_of(mailbox), ctypes.c_int32, 4)
-    head[1:] = torch.tensor([layer, tokens, kind])
-    head[0] = int(mailbox.number)
+    head = numbers_at(slot_of(mailbox), ctypes.c_int32, 5)
+    head[1:] = torch.tensor([layer, tokens, kind, int(mailbox.sent[1])])
+    head[0] = mailbox.sent[0]
+    mailbox.sent[1:] = torch.tensor([0, 1])
 
 
 def _await(mailbox: Mailbox, counters: Tensor) -> None:
     done = numbers_at(slot_of(mailbox) + DONE_OFFSET, ctypes.c_int32, 1)
     began = time.monotonic()
-    while int(done) != int(mailbox.number):
+    while int(done) != int(mailbox.sent[0]):
         assert time.monotonic() < began + 30, "the CPU's threads do not answer"
     counters[Counter.WAITED_NS] += int(1e9 * (time.monotonic() - began))
 
 
 def _add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
+    if not mailbox.sent[2]:
+        return x
     _await(mailbox, counters)
     return x + numbers_at(slot_of(mailbox) + mailbox.answer, ctypes.c_float, x.numel()).view(x.shape)
 

@@ -100,7 +100,9 @@ def test_each_layer_counts_its_own_hits_and_fetches(running: Running) -> None:
     stats = running.stats
     assert {layer: astuple(counts)[:3] for layer, counts in stats.layers.items()} == {0: (6, 5, 1), 2: (3, 1, 1)}
     assert astuple(stats.total)[:-1] == (9, 6, 2, 0, 0, 0, 0)
-    assert all(counts.waited_ns > 0 for counts in stats.layers.values())
+    assert [counts.waited_ns > 0 for counts in stats.layers.values()] == [False, True], "the first left nothing to it"
+    assert stats.cpu is not None
+    assert stats.cpu.jobs == 1
     assert stats.total.computed == 1
     assert stats.total.hit_ratio == 6 / 9
     assert (stats.num_vram, stats.num_host) == (4, 8)

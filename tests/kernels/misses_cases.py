@@ -59,10 +59,10 @@ def to(table: T, device: str) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Slots of 0x77 bytes, and the number of the last request."""
+    """Slots of 0x77 bytes, and what ``Mailbox.sent`` has."""
 
     memory: Tensor
-    number: Tensor
+    sent: Tensor
     late: Tensor
     layout: MailboxLayout
 
@@ -78,19 +78,22 @@ class Ring:
         *,
         experts: int = 0,
         pinned: bool = False,
+        skipped: int = 0,
+        waits: bool = True,
     ) -> Ring:
-        """``pinned``: in host memory that the device reads."""
+        """``number``: of the last request; ``skipped``: layers that asked nothing since. ``waits``: whether the last
+        layer does. ``pinned``: in host memory that the device reads."""
         layout = MailboxLayout(tokens, top_k, hidden, "float32", experts, depth)
         where = torch.device("cpu") if pinned else device
         memory = torch.full((layout.num_bytes,), 0x77, dtype=torch.uint8, device=where, pin_memory=pinned)
-        last = torch.tensor([number], dtype=torch.int32, device=device)
-        return cls(memory, last, torch.zeros_like(last), layout)
+        sent = torch.tensor([number, skipped, waits], dtype=torch.int32, device=device)
+        return cls(memory, sent, torch.zeros(1, dtype=torch.int32, device=device), layout)
 
     @property
     def mailbox(self) -> Mailbox:
         places = self.layout
         return Mailbox(
-            number=self.number,
+            sent=self.sent,
             ring=self.memory.data_ptr(),
             depth=places.depth,
             stride=places.stride,
@@ -115,17 +118,20 @@ def call_share_out(
     layer: int,
     number: int = 0,
     depth: int = 1,
+    skipped: int = 0,
+    closes: bool = True,
 ) -> tuple[MissTable, Ring]:
-    """The table and the ring afterwards. ``number``: of the request before."""
+    """The table and the ring afterwards. ``number``: of the request before, since which ``skipped`` layers asked
+    nothing."""
     rows = inner.codes if isinstance(inner, QuantizedRows) else inner
-    ring = Ring.make(len(ids), ids.shape[1], rows.shape[1], ids.device, number, depth)
-    share_out(ids, shares, inner, table, ring.mailbox, layer)
+    ring = Ring.make(len(ids), ids.shape[1], rows.shape[1], ids.device, number, depth, skipped=skipped)
+    share_out(ids, shares, inner, table, ring.mailbox, layer, closes)
     return table, ring
 
 
 def call_share_out_alone(ids: Tensor, shares: Tensor, table: MissTable) -> MissTable:
     """The table afterwards; nobody is asked."""
-    share_out(ids, shares, torch.empty(len(ids), 64, device=ids.device), table, None, 0)
+    share_out(ids, shares, torch.empty(len(ids), 64, device=ids.device), table, None, 0, False)
     return table
 
 
@@ -172,6 +178,13 @@ def call_add_answer(
     counted = counters.tolist()  # waits for the device
     timer.join()
     return x, ring.late, counted, time.perf_counter_ns() - began
+
+
+def call_add_answer_where_nothing_was_asked(x: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:
+    """x afterwards, and whether an answer was late."""
+    ring = Ring.make(len(x), 1, x.shape[1], x.device, 7, 2, waits=False)
+    add_answer(x, ring.mailbox, counters)
+    return x, ring.late
 
 
 def call_add_answer_that_never_comes(x: Tensor, counters: Tensor) -> tuple[Tensor, Tensor]:

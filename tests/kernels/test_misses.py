@@ -17,6 +17,7 @@ from tests.kernels.interpret import Interpreter
 from tests.kernels.misses_cases import (
     call_add_answer,
     call_add_answer_that_never_comes,
+    call_add_answer_where_nothing_was_asked,
     call_ask_route,
     call_share_out,
     call_share_out_alone,
@@ -79,11 +80,42 @@ def test_steps_in_turn(
         places = ring.layout
         assert torch.equal(ring.array(0, places.ids_offset, ids.numel(), torch.int32).cpu().view_as(ids), cpu_ids)
         assert torch.equal(ring.array(0, places.weights_offset, ids.numel()).cpu().view_as(shares), shares)
-        assert torch.allclose(
-            ring.array(0, places.x_offset, tokens * 64).cpu().view(tokens, 64), dequantize_rows(inner)
-        )
-        head = ring.array(0, REQUEST, 4, torch.int32).tolist()
-        assert head == [1, 6, tokens, COMPUTE]
+        if (cpu_ids >= 0).any():
+            posted = ring.array(0, places.x_offset, tokens * 64).cpu().view(tokens, 64)
+            assert torch.allclose(posted, dequantize_rows(inner))
+        head = ring.array(0, REQUEST, 5, torch.int32).tolist()
+        assert head == [1, 6, tokens, COMPUTE, 0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fetched", "closes", "asks"),
+    [
+        pytest.param([0, 1], 0, False, False, id="VRAM has all"),
+        pytest.param([0, 5], 1, False, False, id="what is missing is fetched"),
+        pytest.param([0, 5], 0, False, True, id="something is left to the CPU"),
+        pytest.param([0, 1], 0, True, True, id="the last layer"),
+    ],
+)
+def test_who_leaves_nothing_to_the_cpu_asks_nothing(
+    machine: Machine, chosen: list[int], fetched: int, closes: bool, asks: bool
+) -> None:
+    """The next request tells how many did so."""
+    ids = torch.tensor([chosen], dtype=torch.int32, device=machine.device)
+    table = make_table(8, 2, [min(number, fetched) for number in range(9)], machine.device)
+    arguments = (ids, torch.rand(1, 2, device=machine.device), torch.randn(1, 64, device=machine.device), table)
+    _, ring = machine.call(call_share_out, *arguments, 3, 10, 4, 2, closes)
+    assert ring.sent.tolist() == ([11, 0, 1] if asks else [10, 3, 0])
+    if asks:
+        assert ring.array(3, REQUEST, 5, torch.int32).tolist() == [11, 3, 1, COMPUTE, 2]
+    else:
+        assert (ring.memory == 0x77).all(), "the host is written nothing"
+
+
+def test_where_nothing_was_asked_nothing_is_added_or_waited_for(machine: Machine) -> None:
+    x, counters = torch.randn(2, 1056), torch.zeros(len(Counter), dtype=torch.int64, device=machine.device)
+    found, late = machine.call(call_add_answer_where_nothing_was_asked, x.to(machine.device, copy=True), counters)
+    assert torch.equal(found.cpu(), x)
+    assert not late.any()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +131,7 @@ def test_each_request_has_its_slot(machine: Machine, before: int, depth: int, sl
     table = make_table(8, 2, [0] * 9, machine.device)
     arguments = (ids.to(machine.device), shares.to(machine.device), torch.randn(1, 96, device=machine.device), table)
     _, ring = machine.call(call_share_out, *arguments, 0, before, depth)
-    assert ring.number.tolist() == [before + 1]
+    assert ring.sent.tolist() == [before + 1, 0, 1]
     assert ring.array(slot, REQUEST, 1, torch.int32).tolist() == [before + 1]
     others = [ring.memory.view(depth, -1)[other] for other in range(depth) if other != slot]
     assert all((other == 0x77).all() for other in others)
@@ -204,11 +236,11 @@ def test_scores_are_posted_with_the_tokens_that_are_to_be_computed(machine: Mach
         else rows.to(machine.device)
     )
     ring = machine.call(call_ask_route, scores.to(machine.device), moved, 96, 5, -2, 3)
-    assert ring.number.tolist() == [-1]
+    assert ring.sent.tolist() == [-1, 0, 1]
     places, slot = ring.layout, 0  # 2^32 - 1 is a multiple of 3
     assert torch.equal(ring.array(slot, places.scores_offset, 180).cpu().view(3, 60), scores)
     kind = ROUTE if rows is None else ROUTE | COMPUTE
-    assert ring.array(slot, REQUEST, 4, torch.int32).tolist() == [-1, 5, 3, kind]
+    assert ring.array(slot, REQUEST, 5, torch.int32).tolist() == [-1, 5, 3, kind, 0]
     posted = ring.array(slot, places.x_offset, 288).cpu().view(3, 96)
     if rows is None:
         assert (posted.view(torch.uint8) == 0x77).all()

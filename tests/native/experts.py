@@ -67,7 +67,7 @@ class Expert:
 
 def aligned(num_bytes: int) -> Tensor:
     """uint8 [num_bytes] at a multiple of 128."""
-    whole = torch.empty(num_bytes + 128, dtype=torch.uint8)
+    whole = torch.zeros(num_bytes + 128, dtype=torch.uint8)
     start = -whole.data_ptr() % 128
     return whole[start : start + num_bytes]
 

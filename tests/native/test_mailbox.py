@@ -18,7 +18,7 @@ from strata.kernels.router.reference import route
 from strata.native import library
 from strata.native.layout import TileLayout
 from strata.native.library import VARIANTS, variants
-from strata.native.mailbox import COMPUTE, DONE, KIND, LAYER, REQUEST, ROUTE, TOKENS, MailboxLayout
+from strata.native.mailbox import COMPUTE, DONE, KIND, LAYER, REQUEST, ROUTE, SKIPPED, TOKENS, MailboxLayout
 from strata.native.pool import ExpertPool, PoolOptions, Routing
 from tests.native.experts import Expert, aligned, expected
 
@@ -61,6 +61,7 @@ class Sender:
         self.layout = MailboxLayout(max_tokens, top_k, pool.layout.hidden, "float32", experts, depth)
         self.ring = aligned(self.layout.num_bytes)
         self.number = first - 1
+        self.skipped = 0  # before the next request
         pool.attach(self.ring.data_ptr(), self.layout, self, self.routing, first)
 
     def word(self, number: int, offset: int) -> ctypes.c_uint32:
@@ -86,7 +87,7 @@ class Sender:
             self.array(number, offset, tokens, values.shape[1], dtype).copy_(values)
         self.array(number, self.layout.y_offset, tokens, x.shape[1]).fill_(torch.nan)
         self.word(number, LAYER).value, self.word(number, TOKENS).value = layer, tokens
-        self.word(number, KIND).value = kind
+        self.word(number, KIND).value, self.word(number, SKIPPED).value = kind, self.skipped
         self.word(number, REQUEST).value = number
         return number
 
@@ -200,6 +201,31 @@ def test_several_requests_under_way_are_answered_in_turn(pool: ExpertPool, layer
         wait_for(lambda each=each: sender.answered(each.number))  # type: ignore[misc]
         assert_right(sender, each)
     assert (pool.work().jobs, pool.work().stale) == (4, 0)
+
+
+@pytest.mark.parametrize("kind", [COMPUTE, ROUTE, COMPUTE | ROUTE])
+def test_nobody_waits_for_requests_that_are_skipped(layers: Layers, kind: int) -> None:
+    with make_pool(timeout_seconds=0.1) as pool:
+        layers.give(pool)
+        sender = Sender(pool, depth=2, routing=Routing(normalize=True, threads=2))
+        sender.skipped = 2
+        pool.expect(3)
+        asked = ask(sender, layers, kind, 0, MAX_TOKENS)
+        wait_for(lambda: sender.answered(asked.number))
+        answered = time.monotonic()
+        wait_for(lambda: time.monotonic() > answered + 0.3)  # the watchdog looks four times in a tenth
+        assert_right(sender, asked)
+        pool.check()
+
+
+def test_a_request_that_skips_more_than_was_expected_leaves_none(pool: ExpertPool, layers: Layers) -> None:
+    sender = Sender(pool, depth=2)
+    sender.skipped = 1000
+    for _ in range(3):
+        pool.expect(2)
+        asked = ask(sender, layers, COMPUTE, 0, 1)
+        wait_for(lambda asked=asked: sender.answered(asked.number))  # type: ignore[misc]
+        assert_right(sender, asked)
 
 
 def test_what_was_written_over_is_dropped(pool: ExpertPool, layers: Layers) -> None:

@@ -89,7 +89,7 @@ class CpuExperts:
         self._mail = PinnedMemory(places.num_bytes + _ALIGNMENT, device)
         self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32).zero_()
         self.mailbox = Mailbox(
-            number=torch.zeros(1, dtype=torch.int32, device=device),
+            sent=torch.zeros(3, dtype=torch.int32, device=device),
             ring=self._mail.tensor.data_ptr(),
             depth=depth,
             stride=places.stride,
@@ -188,7 +188,7 @@ class CpuExperts:
         )
 
     def expect(self, requests: int) -> None:
-        """So many requests will come; the threads stay awake for them."""
+        """So many requests will come, or be told of as skipped; the threads stay awake for them."""
         self._opened.expect(requests)
 
     def start_counting(self) -> None:

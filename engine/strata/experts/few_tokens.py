@@ -50,7 +50,7 @@ class FewTokens:
         def step(x: Tensor) -> Tensor:
             if self.way.routed_on == "cpu":
                 return self._run_routed_there(row, router, x)
-            return self.run(row, router(x), x)
+            return self.run(row, router(x), x, closes=self._is_last(row))
 
         return step
 
@@ -59,11 +59,12 @@ class FewTokens:
         asks_twice = self.way.routed_on == "cpu" and not self._leaves_all
         self.cpu.expect(len(self.slots.tables) * (2 if asks_twice else 1))
 
-    def run(self, row: int, routed: Routed, x: Tensor) -> Tensor:
-        """x + the experts ``routed`` of layer number ``row`` of those that have any."""
+    def run(self, row: int, routed: Routed, x: Tensor, *, closes: bool) -> Tensor:
+        """x + the experts ``routed`` of layer number ``row`` of those that have any. ``closes``: no layer of the step
+        comes after it."""
         table, mailbox = self.slots.tables[row], self.cpu.mailbox
         with self._prefetch.around(row, routed.ids, x):
-            self.misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, row)
+            self.misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, row, closes)
             self._expect_request()  # only now: the kernel may be built first, for longer than the pool waits
             self.misses.untile(table.copy_sources, table.copy_targets, table.count, self.layout)
         return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)
@@ -76,6 +77,9 @@ class FewTokens:
         first experts alone."""
         return self.way.leaves_all and self.way.predictor == "off" and not self.cpu.num_fixed
 
+    def _is_last(self, row: int) -> bool:
+        return row + 1 == len(self.slots.tables)
+
     def _run_routed_there(self, row: int, router: Router, x: Tensor) -> Tensor:
         """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
         which experts it has; else the card waits for the choice and goes on as ever."""
@@ -85,9 +89,9 @@ class FewTokens:
         self._expect_request()
         if not leaves_all:
             choice = self.misses.take_choice(mailbox, len(x), self.top_k, table.counters)
-            return self.run(row, Routed(*choice, scored.inner), x)
+            return self.run(row, Routed(*choice, scored.inner), x, closes=self._is_last(row))
         routed = router.routed(scored)
-        self.misses.share_out(routed.ids, routed.shares, routed.inner, table, None, row)  # for what it counts
+        self.misses.share_out(routed.ids, routed.shares, routed.inner, table, None, row, False)  # for what it counts
         return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)
 
     def _expect_request(self) -> None:

@@ -4,6 +4,7 @@
          4    int32  layer     of the address table
          8    int32  tokens
         12    int32  kind      COMPUTE, ROUTE, or both
+        16    int32  skipped   requests that were expected before this one, and are not made
         64    uint32 done      the pool's last write of an answer: the number that the request had
     ids_offset      int32    [max_tokens, top_k]    negative: the expert is computed elsewhere
     weights_offset  float32  [max_tokens, top_k]
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 
 from strata.native.library import NUMBERS
 
-REQUEST, LAYER, TOKENS, KIND, DONE = 0, 4, 8, 12, 64  # byte offsets
+REQUEST, LAYER, TOKENS, KIND, SKIPPED, DONE = 0, 4, 8, 12, 16, 64  # byte offsets
 COMPUTE, ROUTE = 1, 2
 _HEADER_BYTES = 128
 _NUMBER_BYTES = dict(zip(NUMBERS, (4, 2, 2), strict=True))

@@ -203,7 +203,8 @@ class ExpertPool:
         self._library.strata_pool_attach(self._handle, mailbox, ctypes.byref(arguments))
 
     def expect(self, requests: int) -> None:
-        """Announce that this many requests will come through the mailbox: until then the threads do not sleep."""
+        """Announce that this many requests will come through the mailbox, or be skipped, as a later one says: until
+        then the threads do not sleep."""
         self._library.strata_pool_expect(self._handle, requests)
 
     def work(self) -> CpuWork:

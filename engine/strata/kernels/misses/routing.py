@@ -26,7 +26,7 @@ def ask_route(scores: Tensor, inner: QuantizedRows | Tensor | None, mailbox: Mai
         scores,
         rows,
         scales,
-        mailbox.number,
+        mailbox.sent,
         mailbox.ring,
         mailbox.stride,
         mailbox.scores,
@@ -49,7 +49,7 @@ def ask_kernel(
     scores_ptr,
     rows_ptr,
     scales_ptr,
-    number_ptr,
+    sent_ptr,
     ring,
     stride,
     mail_scores,
@@ -65,25 +65,24 @@ def ask_kernel(
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    number = tl.load(number_ptr) + 1
+    number = tl.load(sent_ptr) + 1
     mail = slot_of(number, ring, stride, DEPTH)
     post_tokens(scores_ptr, scores_ptr, mail + mail_scores, num_scores, False)
     if COMPUTES:
         post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
-    tl.store(number_ptr, number)
-    send(mail, number, layer, tokens, KIND, tl.arange(0, 256))
+    send(mail, sent_ptr, number, layer, tokens, KIND, tl.arange(0, 256))
 
 
 def take_choice(mailbox: Mailbox, tokens: int, top_k: int, counters: Tensor) -> tuple[Tensor, Tensor]:
     """ids int32 and shares float32 [tokens, top_k], which answer the last request; the first experts with no share
     where the answer is late. counters: as for ``add_answer``."""
-    device = mailbox.number.device
+    device = mailbox.sent.device
     ids = torch.empty(tokens, top_k, dtype=torch.int32, device=device)
     shares = torch.empty(tokens, top_k, device=device)
     take_kernel[(1,)](
         ids,
         shares,
-        mailbox.number,
+        mailbox.sent,
         mailbox.ring,
         mailbox.stride,
         mailbox.ids,
@@ -106,7 +105,7 @@ def take_choice(mailbox: Mailbox, tokens: int, top_k: int, counters: Tensor) -> 
 def take_kernel(
     ids_ptr,
     shares_ptr,
-    number_ptr,
+    sent_ptr,
     ring,
     stride,
     mail_ids,
@@ -122,7 +121,7 @@ def take_kernel(
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    number = tl.load(number_ptr)
+    number = tl.load(sent_ptr)
     mail = slot_of(number, ring, stride, DEPTH)
     pair = tl.arange(0, P)
     there = (pair < pairs) & answered(mail, number, DONE, late, counters_ptr + WAITED_NS)

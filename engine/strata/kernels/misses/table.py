@@ -60,12 +60,13 @@ class MissTable:
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """The ring of ``strata.native.mailbox`` as the device sees it. number: int32 [1] on the device, the last request's
-    number (its bits). ring: address of the first of ``depth`` slots, ``stride`` bytes apart. late: address of an int32
+    """The ring of ``strata.native.mailbox`` as the device sees it. sent: int32 [3] on the device, the last request's
+    number (its bits), how many layers since then had nothing to ask, and whether the last layer waits for an answer.
+    ring: address of the first of ``depth`` slots, ``stride`` bytes apart. late: address of an int32
     that becomes 1 where an answer did not come in half a minute. Places in bytes within a slot: ids int32, shares
     float32 [tokens, top_k]; scores float32 [tokens, experts]; x float32 [tokens, hidden], and the answer like x."""
 
-    number: Tensor
+    sent: Tensor
     ring: int
     depth: int
     stride: int
@@ -82,16 +83,16 @@ class MissSteps:
     """What a device does about misses. Each of it may be captured in a CUDA graph.
 
     inner(x [tokens, hidden]): x as ``Routed.inner`` has it. ask_route(scores, inner, mailbox, layer) and
-    take_choice(mailbox, tokens, top_k, counters): see ``routing``. share_out(ids, shares, inner, table, mailbox, layer)
-    and add_answer(x, mailbox, counters): see ``triton``. untile(sources, targets, count, layout): see ``untile``.
-    guess_routed(ids, shares, table, ahead), guess_recent(least, table, ahead) and admit(ids, table, ahead): see
-    ``prefetch``.
+    take_choice(mailbox, tokens, top_k, counters): see ``routing``. share_out(ids, shares, inner, table, mailbox, layer,
+    closes) and add_answer(x, mailbox, counters): see ``triton``. untile(sources, targets, count, layout): see
+    ``untile``. guess_routed(ids, shares, table, ahead), guess_recent(least, table, ahead) and admit(ids, table, ahead):
+    see ``prefetch``.
     """
 
     inner: Callable[[Tensor], Any]
     ask_route: Callable[[Tensor, Any | None, Mailbox, int], None]
     take_choice: Callable[[Mailbox, int, int, Tensor], tuple[Tensor, Tensor]]
-    share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox | None, int], None]
+    share_out: Callable[[Tensor, Tensor, Any, MissTable, Mailbox | None, int, bool], None]
     add_answer: Callable[[Tensor, Mailbox, Tensor], Tensor]
     untile: Callable[[Tensor, Tensor, Tensor, BlobLayout], None]
     guess_routed: Callable[[Tensor, Tensor, MissTable, Ahead], None]

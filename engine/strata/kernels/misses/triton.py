@@ -2,8 +2,10 @@
 
 One program: it finds the experts that the step needs and VRAM does not have, and leaves some of them to the CPU: their
 numbers, the tokens and the shares go into a mailbox in pinned host memory (``strata.native.mailbox``), its request
-last. The others, the hottest, get the coldest slots, and what must be copied is listed. Lists of experts and slots are
-held in registers; to turn one into the other they pass through ``scratch``.
+last. A layer that leaves nothing to the CPU asks nothing, and the next request says so; the last layer of a step always
+asks, so that the CPU knows when all have spoken. The other missing experts, the hottest, get the coldest slots, and
+what must be copied is listed. Lists of experts and slots are held in registers; to turn one into the other they pass
+through ``scratch``.
 
     heat, missing, free slots -> ranks (each against each) -> what is left -> mailbox
                                                            -> lists -> addresses
@@ -25,10 +27,17 @@ NEEDED, IN_VRAM, FETCHED = (tl.constexpr(place.value) for place in (Counter.NEED
 
 
 def share_out(
-    ids: Tensor, shares: Tensor, inner: QuantizedRows | Tensor, table: MissTable, mailbox: Mailbox | None, layer: int
+    ids: Tensor,
+    shares: Tensor,
+    inner: QuantizedRows | Tensor,
+    table: MissTable,
+    mailbox: Mailbox | None,
+    layer: int,
+    closes: bool,
 ) -> None:
     """As ``reference.share_out``, whose result goes into the mailbox as its next request, with the tokens ``inner``
-    [tokens, hidden]; nowhere where there is none. ids int32, shares float32 [tokens, top_k]."""
+    [tokens, hidden], if it leaves anything to the CPU or ``closes`` its step; nowhere where there is none. ids int32,
+    shares float32 [tokens, top_k]."""
     tokens, top_k = ids.shape
     rows, scales = plain_or_quantized(inner)
     num_experts, num_slots = len(table.addresses), len(table.slots)
@@ -48,7 +57,7 @@ def share_out(
         table.copy_targets,
         table.count,
         table.scratch,
-        mailbox and mailbox.number,
+        mailbox and mailbox.sent,
         mailbox.ring if mailbox else 0,
         mailbox.stride if mailbox else 0,
         mailbox.ids if mailbox else 0,
@@ -57,6 +66,7 @@ def share_out(
         tokens * top_k,
         tokens,
         layer,
+        int(closes),
         rows.numel(),
         EXPERTS=num_experts,
         SLOTS=num_slots,
@@ -73,7 +83,7 @@ def share_out(
 
 
 # One build serves all layers and numbers of tokens.
-@triton.jit(do_not_specialize=["pairs", "tokens", "layer", "numbers"])
+@triton.jit(do_not_specialize=["pairs", "tokens", "layer", "closes", "numbers"])
 def share_out_kernel(
     ids_ptr,
     shares_ptr,
@@ -90,7 +100,7 @@ def share_out_kernel(
     copy_targets_ptr,
     count_ptr,
     scratch_ptr,
-    number_ptr,
+    sent_ptr,
     ring,
     stride,
     mail_ids,
@@ -99,6 +109,7 @@ def share_out_kernel(
     pairs,
     tokens,
     layer,
+    closes,
     numbers,
     EXPERTS: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -112,10 +123,6 @@ def share_out_kernel(
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    if DEPTH > 0:
-        number = tl.load(number_ptr) + 1
-        mail = slot_of(number, ring, stride, DEPTH)
-        post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
     pair = tl.arange(0, P)
     paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
@@ -136,44 +143,59 @@ def share_out_kernel(
     needed = tl.max(is_expert.to(tl.int32), 0)
     missing = (needed > 0) & (address == 0)
     num_missing = tl.sum(missing.to(tl.int32), 0)
-    fetchable = missing & (source != 0)
-    num_fetchable = tl.sum(fetchable.to(tl.int32), 0)
-    in_use = tl.max((ids[:, None] == owner[None, :]).to(tl.int32), 0) > 0
-    free = there & ~(in_use & owned)
-    num_free = tl.sum(free.to(tl.int32), 0)
-    planned = tl.sum(tl.where(expert + 1 == num_missing, split, 0), 0)
-    count = tl.minimum(tl.minimum(planned, num_free), num_fetchable)
-    # Each one's place in line: how many of its kind go before it.
     heat = heat * DECAY + needed
-    expert_rank = _rank(-heat, fetchable, expert)
-    fetched = fetchable & (expert_rank < count)
-
-    if DEPTH > 0:  # first of all: the CPU takes longest
+    count = num_missing * 0
+    fetched, free, is_left = known & (expert < 0), there & (slot < 0), paired & (pair < 0)
+    expert_rank = expert
+    if DEPTH > 0:
+        number = tl.load(sent_ptr) + 1
+        mail = slot_of(number, ring, stride, DEPTH)
+    if num_missing > 0:
+        fetchable = missing & (source != 0)
+        num_fetchable = tl.sum(fetchable.to(tl.int32), 0)
+        in_use = tl.max((ids[:, None] == owner[None, :]).to(tl.int32), 0) > 0
+        free = there & ~(in_use & owned)
+        num_free = tl.sum(free.to(tl.int32), 0)
+        planned = tl.sum(tl.where(expert + 1 == num_missing, split, 0), 0)
+        count = tl.minimum(tl.minimum(planned, num_free), num_fetchable)
+        if DEPTH > 0:
+            leaves_some = num_missing > count
+            if leaves_some:
+                post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
+        # Each one's place in line: how many of its kind go before it.
+        expert_rank = _rank(-heat, fetchable, expert)
+        fetched = fetchable & (expert_rank < count)
         left = missing & ~fetched
         is_left = tl.max((is_expert & left[None, :]).to(tl.int32), 1) > 0
-        tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(is_left, ids, -1), mask=paired)
-        tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
-        tl.store(number_ptr, number)
-        send(mail, number, layer, tokens, KIND, pair)
 
-    slot_rank = _rank(tl.where(owned, owner_heat, -1.0), free, slot)
-    emptied = free & (slot_rank < count)
+    if DEPTH > 0:  # first of all: the CPU takes longest
+        if (num_missing > count) | (closes != 0):
+            tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(is_left, ids, -1), mask=paired)
+            tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
+            send(mail, sent_ptr, number, layer, tokens, KIND, pair)
+        else:
+            tl.store(sent_ptr + 1, tl.load(sent_ptr + 1) + 1)
+            tl.store(sent_ptr + 2, 0)
+
     tl.debug_barrier()  # all is read
     tl.store(heat_ptr + expert, heat, mask=known)
-    tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=emptied & owned)
-    tl.store(scratch_ptr + expert_rank, expert, mask=fetched)
-    tl.store(scratch_ptr + EXPERTS + slot_rank, slot, mask=emptied)
-    tl.debug_barrier()
-    place = tl.arange(0, S)
-    filled = place < count
-    newcomer = tl.load(scratch_ptr + place, mask=filled, other=0)
-    target_slot = tl.load(scratch_ptr + EXPERTS + place, mask=filled, other=0)
-    target = tl.load(slots_ptr + target_slot, mask=filled, other=0)
-    tl.store(copy_sources_ptr + place, tl.load(sources_ptr + newcomer, mask=filled, other=0), mask=filled)
-    tl.store(copy_targets_ptr + place, target, mask=filled)
-    tl.store(addresses_ptr + newcomer, target, mask=filled)
-    tl.store(owners_ptr + target_slot, newcomer, mask=filled)
     tl.store(count_ptr, count)
+    if count > 0:
+        slot_rank = _rank(tl.where(owned, owner_heat, -1.0), free, slot)
+        emptied = free & (slot_rank < count)
+        tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=emptied & owned)
+        tl.store(scratch_ptr + expert_rank, expert, mask=fetched)
+        tl.store(scratch_ptr + EXPERTS + slot_rank, slot, mask=emptied)
+        tl.debug_barrier()
+        place = tl.arange(0, S)
+        filled = place < count
+        newcomer = tl.load(scratch_ptr + place, mask=filled, other=0)
+        target_slot = tl.load(scratch_ptr + EXPERTS + place, mask=filled, other=0)
+        target = tl.load(slots_ptr + target_slot, mask=filled, other=0)
+        tl.store(copy_sources_ptr + place, tl.load(sources_ptr + newcomer, mask=filled, other=0), mask=filled)
+        tl.store(copy_targets_ptr + place, target, mask=filled)
+        tl.store(addresses_ptr + newcomer, target, mask=filled)
+        tl.store(owners_ptr + target_slot, newcomer, mask=filled)
     num_needed = tl.sum(needed, 0)
     tl.store(counters_ptr + NEEDED, tl.load(counters_ptr + NEEDED) + num_needed)
     tl.store(counters_ptr + IN_VRAM, tl.load(counters_ptr + IN_VRAM) + num_needed - num_missing)
@@ -192,15 +214,20 @@ def slot_of(number, ring, stride, DEPTH: tl.constexpr):
 
 
 @triton.jit
-def send(mail, number, layer, tokens, kind, any_tensor):
-    """What this program has written into slot ``mail`` is request ``number``. ``any_tensor``: of all threads."""
+def send(mail, sent_ptr, number, layer, tokens, kind, any_tensor):
+    """What this program has written into slot ``mail`` is request ``number``. ``sent_ptr``: see ``Mailbox.sent``.
+    ``any_tensor``: of all threads."""
     head = mail.to(tl.pointer_type(tl.int32))
     tl.store(head + 1, layer)
     tl.store(head + 2, tokens)
     tl.store(head + 3, kind)
+    tl.store(head + 4, tl.load(sent_ptr + 1))
     make_visible_to_host(any_tensor)
-    tl.debug_barrier()
+    tl.debug_barrier()  # all of it is written, and ``sent`` read by all
     tl.store(head, number)
+    tl.store(sent_ptr, number)
+    tl.store(sent_ptr + 1, 0)
+    tl.store(sent_ptr + 2, 1)
 
 
 @triton.jit
@@ -238,12 +265,13 @@ MAX_LOOKS = tl.constexpr(20_000_000)  # for the answer; each reads host memory, 
 
 
 def add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
-    """x float32 [tokens, hidden], hidden a multiple of 32, with the CPU's answer to the last request added, in place;
-    nothing is added where it is late. counters: the layer's, see ``MissTable``; the time that this waits is added."""
+    """x float32 [tokens, hidden], hidden a multiple of 32, with the CPU's answer to the layer's request added, in
+    place; nothing is added where it asked nothing, or the answer is late. counters: the layer's, see ``MissTable``; the
+    time that this waits is added."""
     grid = (triton.cdiv(x.numel(), ANSWER_BLOCK),)
     add_answer_kernel[grid](
         x,
-        mailbox.number,
+        mailbox.sent,
         mailbox.ring,
         mailbox.stride,
         mailbox.answer,
@@ -263,7 +291,7 @@ def add_answer(x: Tensor, mailbox: Mailbox, counters: Tensor) -> Tensor:
 @triton.jit(do_not_specialize=["groups"])
 def add_answer_kernel(
     x_ptr,
-    number_ptr,
+    sent_ptr,
     ring,
     stride,
     answer,
@@ -277,14 +305,15 @@ def add_answer_kernel(
     EARLY: tl.constexpr,
 ):
     overlap_launches(EARLY)
-    number = tl.load(number_ptr)
-    mail = slot_of(number, ring, stride, DEPTH)
-    if answered(mail, number, DONE, late, counters_ptr + WAITED_NS):
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < groups * 32
-        from_answer = tl.multiple_of((mail + answer).to(tl.pointer_type(tl.float32)), 16)
-        y = tl.load(from_answer + at, mask=inside, other=0.0, volatile=True)
-        tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
+    if tl.load(sent_ptr + 2) != 0:
+        number = tl.load(sent_ptr)
+        mail = slot_of(number, ring, stride, DEPTH)
+        if answered(mail, number, DONE, late, counters_ptr + WAITED_NS):
+            at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+            inside = at < groups * 32
+            from_answer = tl.multiple_of((mail + answer).to(tl.pointer_type(tl.float32)), 16)
+            y = tl.load(from_answer + at, mask=inside, other=0.0, volatile=True)
+            tl.store(x_ptr + at, tl.load(x_ptr + at, mask=inside) + y, mask=inside)
 
 
 @triton.jit

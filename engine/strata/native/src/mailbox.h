@@ -25,7 +25,7 @@ enum Kind : int32_t { COMPUTE = 1, ROUTE = 2 };
 
 struct SlotHeader {
   alignas(64) std::atomic<uint32_t> request;
-  int32_t layer, tokens, kind;
+  int32_t layer, tokens, kind, skipped;
   alignas(64) std::atomic<uint32_t> done;
 };
 static_assert(sizeof(SlotHeader) == 128, "two cache lines, one for each side to write");
@@ -63,8 +63,9 @@ class Mailbox : public Source, public Work {
     weights_.resize(experts.max_pairs());
   }
 
-  Taken take(Work*& work, NodePhases& phases) override {
+  Taken take(Work*& work, NodePhases& phases, uint32_t& requests) override {
     work = this;
+    requests = requests_;
     if (routed_.exchange(false, std::memory_order_acquire)) return compute_or_answer(phases);
     uint32_t number = next_.load(std::memory_order_relaxed);
     const uint32_t seen = header(number).request.load(std::memory_order_acquire);
@@ -74,11 +75,13 @@ class Mailbox : public Source, public Work {
     const int64_t arrival = now();
     idle_.fetch_add(arrival - idle_since_.exchange(arrival, std::memory_order_relaxed), std::memory_order_relaxed);
     seen_ = arrival;
+    requests = 1;
     if (ahead > 0) {  // written over
       stale_.fetch_add(1, std::memory_order_relaxed);
       return Taken::OVER;
     }
     number_ = number;
+    requests = requests_ = 1 + uint32_t(std::max(0, header(number).skipped));
     return read(phases);
   }
 
@@ -228,6 +231,7 @@ class Mailbox : public Source, public Work {
   int64_t seen_ = 0;  // when
   uint32_t number_ = 0;
   int32_t layer_ = 0, tokens_ = 0, kind_ = 0;
+  uint32_t requests_ = 0;  // of the expected ones, with those that were skipped before it
   std::vector<int32_t> ids_, workspace_;
   std::vector<float> weights_;
 };

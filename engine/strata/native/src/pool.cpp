@@ -185,12 +185,20 @@ void Pool::expect(Source* source, uint32_t count) {
   wake();
 }
 
+// Never below none: a failure may have wiped out what was expected, and a request may claim anything.
+void Pool::came(uint32_t requests) {
+  uint32_t seen = expected_.load(std::memory_order_acquire);
+  while (!expected_.compare_exchange_weak(seen, seen - std::min(seen, requests), std::memory_order_acq_rel)) {
+  }
+}
+
 // Called by the first worker while it has nothing to do: whether a request has become a job.
 bool Pool::poll(Worker& me) {
   if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || job_.load(std::memory_order_acquire) != Job::NONE) return false;
   Work* work;
   NodePhases phases;
-  const Taken taken = source_.load(std::memory_order_acquire)->take(work, phases);
+  uint32_t requests;
+  const Taken taken = source_.load(std::memory_order_acquire)->take(work, phases, requests);
   if (taken == Taken::NOTHING) return false;
   if (taken == Taken::OVER) {
     since_.store(now(), std::memory_order_relaxed);
@@ -199,7 +207,7 @@ bool Pool::poll(Worker& me) {
     if (failed() && abandon()) work->finish(true);  // the watchdog looked for a job before there was one
   }
   // Only now: between the two the watchdog has a job to watch.
-  if (taken != Taken::PART) expected_.fetch_sub(1, std::memory_order_acq_rel);
+  if (taken != Taken::PART) came(requests);
   return taken != Taken::OVER;
 }
 

@@ -52,8 +52,9 @@ class Source {
  public:
   virtual ~Source() = default;
   // The next job and its phases, if it is there. PART: a job whose request needs another one. OVER: a request that came
-  // and needs none. Asked by one worker, never while a job runs or ends.
-  virtual Taken take(Work*& work, NodePhases& phases) = 0;
+  // and needs none. `requests`: how many of the expected ones that were. Asked by one worker, never while a job runs or
+  // ends.
+  virtual Taken take(Work*& work, NodePhases& phases, uint32_t& requests) = 0;
   // Answers the requests that wait with a failure; whether there were any. For a pool that has failed.
   virtual bool refuse() = 0;
 };
@@ -129,6 +130,7 @@ class Pool {
   bool abandon();
   bool idle(Worker& me);
   bool poll(Worker& me);
+  void came(uint32_t requests);
   void fail(bool active);
   void watch();
   void wake();
