@@ -53,6 +53,7 @@ class Leader:
         self._clock = clock
         self._seen: object = None  # holder and renewal of somebody else's Lease, as last seen
         self._seen_at = 0.0  # when it was first seen so
+        self._told_of = ""  # whom the log names as the holder
         self._held: Mapping[str, Any] | None = None  # the Lease as of our last renewal
         self._renewed_at = 0.0
         self._stopped = threading.Event()
@@ -125,6 +126,9 @@ class Leader:
             self._renew(lease)
             return True
         if holder and not self._has_run_out(spec):
+            if holder != self._told_of:
+                log.warning("%s works: it holds the lease %s/%s; this one waits", holder, self._namespace, self._name)
+                self._told_of = holder
             return False
         self._write(lease, self._spec(transitions=(spec.get("leaseTransitions") or 0) + 1, acquires=True))
         return True

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Sequence
 
 import strata_operator
+from strata_operator import logs
 from strata_operator.api.errors import OperatorError
 
 log = logging.getLogger(__name__)
 
+LEASE_NAMESPACE, LEASE = "default", "strata-operator"  # that namespace is in every cluster
 INSTALL_HINT = "pip install '.[operator]' in a checkout of Strata, or 'PATH.whl[operator]' with its wheel"
 
 
@@ -29,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--lease",
         metavar="NAMESPACE/NAME",
-        help="of several operators, the one that holds this Lease works (default: none)",
+        help="of several operators, the one that holds this Lease works (default: default/strata-operator, or "
+        "strata-operator in each of --namespaces); none: this one works whatever others do, for development alone",
     )
     made.add_argument(
         "--namespaces", default="", metavar="NAME,...", help="namespaces whose models are served (default: all)"
@@ -45,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     address, colon, port = options.listen.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         parser().error(f"--listen is {options.listen!r}; ADDRESS:PORT is needed, e.g. 0.0.0.0:8080")
-    lease = tuple(options.lease.split("/")) if options.lease else None
-    if lease is not None and (len(lease) != 2 or not all(lease)):
-        parser().error(f"--lease is {options.lease!r}; NAMESPACE/NAME is needed, e.g. strata-system/strata")
     namespaces = tuple(dict.fromkeys(filter(None, options.namespaces.split(","))))
+    leases = leases_of(options.lease, namespaces)
+    if leases is None:
+        parser().error(f"--lease is {options.lease!r}; NAMESPACE/NAME is needed, e.g. strata-system/strata, or none")
     if options.workers < 1:
         parser().error(f"--workers is {options.workers}; at least 1 is needed")
     try:
@@ -58,17 +61,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if package == "strata_operator":
             raise
         parser().error(f"{package} is not installed; the operator needs: {INSTALL_HINT}")
-    line = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=options.log_level, format=line, stream=sys.stdout)
-    logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logs.set_up(options.log_level)
     try:
-        asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, lease, namespaces)))
+        asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, leases, namespaces)))
     except OperatorError as error:
         log.error("%s", error)
         return 2
     except asyncio.CancelledError:  # told to end before it began
         return 0
     return 0
+
+
+def leases_of(option: str | None, namespaces: Sequence[str]) -> tuple[tuple[str, str], ...] | None:
+    """Namespace and name of each Lease to hold; None for an option that names none.
+
+    Operators that serve the same models want the same one, however they were installed: two at work would undo each
+    other's work. In the order in which all take them, so that no two wait for each other.
+    """
+    if option is None:
+        return tuple((namespace, LEASE) for namespace in sorted(namespaces) or [LEASE_NAMESPACE])
+    if option == "none":
+        return ()
+    namespace, _, name = option.partition("/")
+    return ((namespace, name),) if namespace and name and "/" not in name else None
 
 
 if __name__ == "__main__":

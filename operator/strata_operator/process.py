@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import kopf
 
 from strata_operator import handlers, leader
-from strata_operator.api.errors import ApiError, MissingError, OperatorError, UnavailableError
+from strata_operator.api.errors import MissingError, OperatorError, UnavailableError
 from strata_operator.api.model import KIND
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.cache import Cache, Key
@@ -63,7 +64,7 @@ class Settings:
     address: str
     port: int
     workers: int  # models that are reconciled at the same time
-    lease: tuple[str, str] | None = None  # namespace and name; None: no other operator runs
+    leases: tuple[tuple[str, str], ...] = ()  # namespace and name of each to hold; empty: no other operator runs
     namespaces: tuple[str, ...] = ()  # of the models; empty: all
 
 
@@ -126,8 +127,8 @@ async def run(settings: Settings) -> None:
         raise
     for loop in loops:
         loop.start()
-    elected = _leader(settings.lease, telemetry) if settings.lease is not None else None
-    starter = asyncio.create_task(_start_when_synced(loops, elected, crew, survey))
+    leaders = _leaders(settings.leases, telemetry)
+    starter = asyncio.create_task(start_when_synced(loops, leaders, crew, survey))
     telemetry.watch_over(crew.ailment)
     telemetry.watch_over(lambda: "nobody asks the pods" if starter.done() else None)
     try:
@@ -140,8 +141,9 @@ async def run(settings: Settings) -> None:
             log.warning(
                 "reconciles were still under way after %s s; they are done again at the next start", STOP_SECONDS
             )
-        elif elected is not None:  # nothing is written any more
-            await asyncio.to_thread(elected.stop)
+        else:  # nothing is written any more
+            for one in leaders:
+                await asyncio.to_thread(one.stop)
         await site.cleanup()
 
 
@@ -160,7 +162,8 @@ async def _watch_models(
 ) -> None:
     """Returns after SIGTERM or SIGINT; kopf sets the signals' handlers itself.
 
-    Kopf ends at a CRD that was deleted, and at a proxy's page. Raises ApiError where somebody has to mend something.
+    Kopf ends at a CRD that was deleted, which may come back, and at a proxy's page. Raises ApiError where somebody has
+    to mend something.
     """
     while True:
         try:
@@ -172,17 +175,21 @@ async def _watch_models(
                 standalone=True,
             )
         except Exception as error:  # noqa: BLE001 - what it raises is no part of its interface
-            log.warning("the watch of %s ended: %r", KIND, error)
-        await asyncio.sleep(OUTAGE_SECONDS)
-        await _until_it_answers(client, namespaces)
+            log.warning("the watch of %s ended, and is begun anew: %s: %s", KIND, type(error).__name__, error)
+        await _until_it_answers(client, namespaces, again=True)
 
 
-def _leader(lease: tuple[str, str], telemetry: Telemetry) -> Leader:
-    """With a client of its own, whose requests give up in time."""
-    client = Client(configuration(), on_request=telemetry.requested, threads=1, read_seconds=leader.READ_SECONDS)
-    made = Leader(client, *lease, f"{socket.gethostname()}_{uuid.uuid4()}", on_lost=_end_at_once)
-    telemetry.show_leader(made.leading.is_set)
-    made.start()
+def _leaders(leases: Sequence[tuple[str, str]], telemetry: Telemetry) -> list[Leader]:
+    """One for each Lease, with a client of its own, whose requests give up in time. None of them has started."""
+    if not leases:
+        log.warning("--lease none: should another operator serve the same models, each undoes the other's work")
+        return []
+    identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+    made = []
+    for namespace, name in leases:
+        client = Client(configuration(), on_request=telemetry.requested, threads=1, read_seconds=leader.READ_SECONDS)
+        made.append(Leader(client, namespace, name, identity, on_lost=_end_at_once))
+    telemetry.show_leader(lambda: all(one.leading.is_set() for one in made))
     return made
 
 
@@ -193,19 +200,28 @@ def _end_at_once() -> None:
     os._exit(1)
 
 
-async def _until_it_answers(client: Client, namespaces: Sequence[str]) -> None:
+async def _until_it_answers(client: Client, namespaces: Sequence[str], *, again: bool = False) -> None:
     """An outage is waited for: a process that ended would be started again after ever longer pauses.
 
-    Raises ApiError where somebody has to mend something, CancelledError after SIGTERM.
+    ``again``: it did before, so a CRD that is gone by now is waited for, too. Raises ApiError where somebody has to
+    mend something, CancelledError after SIGTERM.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     denied_since: float | None = None
+    told = ""
     loop.add_signal_handler(signal.SIGTERM, task.cancel)  # until kopf has its own
     try:
         while True:
             try:
-                return await asyncio.to_thread(check_crd, client, namespaces)
+                await asyncio.to_thread(check_crd, client, namespaces)
+                if again:  # kopf asks the API server's discovery, which knows of a new CRD a moment later
+                    await asyncio.sleep(OUTAGE_SECONDS)
+                return
+            except MissingError as error:
+                if not again:
+                    raise
+                words = f"{error}; it is waited for"
             except UnavailableError as error:
                 if error.status not in (401, 403):
                     denied_since = None
@@ -213,8 +229,11 @@ async def _until_it_answers(client: Client, namespaces: Sequence[str]) -> None:
                     denied_since = loop.time()
                 elif loop.time() - denied_since > DENIED_SECONDS:
                     raise
-                log.warning("the API server does not serve us yet, and is waited for: %s", error)
-                await asyncio.sleep(OUTAGE_SECONDS)
+                words = f"the API server does not serve us yet, and is waited for: {error}"
+            if words != told:
+                log.error(words)
+                told = words
+            await asyncio.sleep(OUTAGE_SECONDS)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
 
@@ -225,18 +244,30 @@ def check_crd(client: Client, namespaces: Sequence[str] = ()) -> None:
         try:
             client.list(kind, namespace, limit="1")
         except MissingError as error:
-            raise ApiError(
+            raise MissingError(
                 f"the CRD {kind} is not installed ({RESOURCES[kind].path()} is not there); kubectl apply "
                 "--server-side -f charts/strata/crds/, which helm does at the first install alone"
             ) from error
 
 
-async def _start_when_synced(loops: Sequence[Loop], elected: Leader | None, crew: Workers[Key], survey: Survey) -> None:
+async def start_when_synced(
+    loops: Sequence[Loop], leaders: Sequence[Leader], crew: Workers[Key], survey: Survey
+) -> None:
     """Before every cache is full, a child that is there would look absent. Until then changes wait in the queue, and no
-    engine is asked."""
-    for event in [*(loop.synced for loop in loops), *([elected.leading] if elected is not None else [])]:
-        while not await asyncio.to_thread(event.wait, 1.0):
-            pass
-    log.info("caches are in step with the cluster; reconciling")
+    engine is asked. One Lease after the other: who has the first waits for the next, and nobody has that and waits for
+    the first."""
+    for loop in loops:
+        await _wait(loop.synced)
+    log.info("caches are in step with the cluster")
+    for one in leaders:
+        one.start()
+        await _wait(one.leading)
+    log.info("reconciling")
     crew.start()
     await survey.run()
+
+
+async def _wait(event: threading.Event) -> None:
+    """In turns, so that a thread that waits does not outlive the process's end for long."""
+    while not await asyncio.to_thread(event.wait, 1.0):
+        pass

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from manifests.generate import CHART, rendered
+from strata_operator.main import leases_of
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.cluster  # helm is one of the local cluster's parts
@@ -120,15 +121,18 @@ def test_rights_are_no_more_than_are_used(helm: Helm) -> None:
         assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
-def test_several_replicas_share_a_lease_to_which_they_have_the_rights(helm: Helm) -> None:
+def test_all_operators_share_a_lease_to_which_they_have_the_rights(helm: Helm) -> None:
     objects = helm.template("operator.replicas=3")
     assert objects["Deployment"]["spec"]["replicas"] == 3
-    args = pod(objects)["containers"][0]["args"]
-    namespace, name = next(arg for arg in args if arg.startswith("--lease=")).removeprefix("--lease=").split("/")
+    assert not [arg for arg in pod(objects)["containers"][0]["args"] if arg.startswith("--lease")]
+    [(namespace, name)] = leases_of(None, ()) or ()
     role = objects["Role"]
-    assert role["metadata"]["namespace"] == namespace == "ns"
-    assert [rule["verbs"] for rule in role["rules"]] == [["create"], ["get", "patch"]]
-    assert role["rules"][1]["resourceNames"] == [name]
+    assert (role["metadata"]["namespace"], role["rules"]) == (namespace, lease_rules(name))
+
+
+def lease_rules(name: str) -> list[dict[str, Any]]:
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    return [{**rule, "verbs": ["create"]}, {**rule, "resourceNames": [name], "verbs": ["get", "patch"]}]
 
 
 def test_replicas_are_kept_apart_unless_told_otherwise(helm: Helm) -> None:
@@ -142,11 +146,12 @@ def test_in_some_namespaces_only_nodes_are_seen_in_the_whole_cluster(helm: Helm)
     (cluster_wide,) = (obj for obj in objects if obj["kind"] == "ClusterRole")
     assert [rule["resources"] for rule in cluster_wide["rules"]] == [["stratanodes"], ["nodes"]]
     roles = {obj["metadata"]["namespace"]: obj["rules"] for obj in objects if obj["kind"] == "Role"}
-    assert sorted(roles) == ["a", "b", "ns"]
+    assert sorted(roles) == ["a", "b"]
     whole = helm.template()["ClusterRole"]["rules"]
-    assert roles["a"] == roles["b"] == [rule for rule in whole if rule not in cluster_wide["rules"]]
+    elsewhere = [rule for rule in whole if rule not in cluster_wide["rules"]]
+    assert roles["a"] == roles["b"] == [*lease_rules("strata-operator"), *elsewhere]
     bound = {obj["metadata"]["namespace"]: obj["subjects"][0] for obj in objects if obj["kind"] == "RoleBinding"}
-    assert sorted(bound) == ["a", "b", "ns"]
+    assert sorted(bound) == ["a", "b"]
     assert {subject["namespace"] for subject in bound.values()} == {"ns"}
     (deployment,) = (obj for obj in objects if obj["kind"] == "Deployment")
     assert "--namespaces=a,b" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -38,11 +38,13 @@ def lease(client: FakeClient) -> dict[str, Any]:
     return dict(client.objects[KEY]["spec"])
 
 
-def test_the_first_one_leads_and_the_second_waits() -> None:
+def test_the_first_one_leads_and_the_second_waits_and_says_for_whom(caplog: pytest.LogCaptureFixture) -> None:
     client = FakeClient()
     first, second = Candidate(client, "a"), Candidate(client, "b", away=1000.0)
     first.turn()
     second.turn()
+    second.turn()
+    assert [one.message for one in caplog.records] == ["a works: it holds the lease strata/operator; this one waits"]
     assert (first.leads, second.leads) == (True, False)
     assert (lease(client)["holderIdentity"], lease(client)["leaseTransitions"]) == ("a", 0)
 

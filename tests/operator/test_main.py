@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from strata_operator.main import main
+from strata_operator.main import leases_of, main
 from tests.operator.cluster.server import Answer, ScriptedServer
 
 
@@ -22,6 +22,7 @@ from tests.operator.cluster.server import Answer, ScriptedServer
         (["--engine-image=e", "--workers=0"], "at least 1 is needed"),
         (["--engine-image=e", "--lease=strata"], "NAMESPACE/NAME is needed"),
         (["--engine-image=e", "--lease=a/b/c"], "NAMESPACE/NAME is needed"),
+        (["--engine-image=e", "--lease="], "NAMESPACE/NAME is needed"),
         (["--engine-image=e", "--log-level=LOUD"], "invalid choice"),
         (["--engine-image=e", "--listen=:8080", "--unknown"], "unrecognized arguments"),
     ],
@@ -31,6 +32,23 @@ def test_bad_options(arguments: list[str], words: str, capsys: pytest.CaptureFix
         main(arguments)
     assert end.value.code == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "namespaces", "leases"),
+    [
+        pytest.param(None, (), [("default", "strata-operator")], id="two installations have one in common"),
+        pytest.param(
+            None, ("b", "a"), [("a", "strata-operator"), ("b", "strata-operator")], id="all take them in one order"
+        ),
+        pytest.param("ns/l", ("a", "b"), [("ns", "l")], id="one of the user's"),
+        pytest.param("none", (), [], id="none"),
+    ],
+)
+def test_the_leases_follow_from_whose_models_are_served(
+    option: str | None, namespaces: tuple[str, ...], leases: list[tuple[str, str]]
+) -> None:
+    assert leases_of(option, namespaces) == tuple(leases)
 
 
 def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str]:

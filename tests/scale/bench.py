@@ -273,7 +273,7 @@ load average before: {load:.1f}.
 
 A new model takes {CALLS} calls until it is Ready: six children, a status, an event. One that is not Ready within two
 seconds takes more: a status and an event at the beginning, and a status for each step that lasts as long. Lists and
-watches, which do not grow with the changes, are left out; so is the Lease of an operator with `--lease` (a patch each
+watches, which do not grow with the changes, are left out; so is the Lease, not held here (a patch each
 2 s).
 """
 

@@ -64,16 +64,18 @@ class Loop(ABC):
         """One step. Raises ApiError where it failed; any other error is a defect."""
 
     def _run(self) -> None:
-        failures = 0
+        failures, told = 0, ""
         while not self.stopped.is_set():
             began = self.active_at = time.monotonic()
             try:
                 self.turn()
                 if time.monotonic() - began > _HASTY_SECONDS:
-                    failures = 0
+                    failures, told = 0, ""
                     continue
             except ApiError as error:
-                log.warning("%s: %s", self.name, error)
+                if str(error) != told:  # an outage fails each turn with the same words
+                    log.warning("%s: %s", self.name, error)
+                    told = str(error)
             except Exception:  # a defect in the reading of one object must not end the loop in silence
                 log.exception("%s: starting over", self.name)
             self.stopped.wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)])

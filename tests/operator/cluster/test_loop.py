@@ -39,12 +39,12 @@ def test_neither_an_outage_nor_a_defect_ends_it(caplog: pytest.LogCaptureFixture
     def defect() -> None:
         raise ValueError("cannot be read")
 
-    loop = Scripted(outage, defect, turned.set)
+    loop = Scripted(outage, outage, defect, turned.set)
     with caplog.at_level(logging.WARNING):
         loop.start()
         assert turned.wait(SOON)
         loop.stop()
-    assert "scripted of Pod: no answer" in caplog.text
+    assert caplog.text.count("scripted of Pod: no answer") == 1
     assert "ValueError: cannot be read" in caplog.text
 
 

@@ -66,8 +66,9 @@ def install_rights(cluster: Cluster, directory: Path, *sets: str, release: str =
 
 
 def remove_rights(cluster: Cluster, release: str = RELEASE) -> None:
-    """Those in the cluster as a whole."""
+    """Those in the cluster as a whole, and to the Lease."""
     cluster.kubectl("delete", "clusterrole,clusterrolebinding", release, "--ignore-not-found")
+    cluster.kubectl("-n", "default", "delete", "role,rolebinding", release, "--ignore-not-found")
 
 
 def _exists(cluster: Cluster, kind: str, name: str) -> bool:
@@ -75,10 +76,13 @@ def _exists(cluster: Cluster, kind: str, name: str) -> bool:
 
 
 class OperatorProcess:
-    """``strata-operator`` of this checkout."""
+    """``strata-operator`` of this checkout. ``lease``: value of its option, None for the default; with none at all it
+    need not wait for that of one that was killed."""
 
-    def __init__(self, kubeconfig: Path, engine_image: str, log: Path, *options: str) -> None:
-        self.options = options
+    def __init__(
+        self, kubeconfig: Path, engine_image: str, log: Path, *options: str, lease: str | None = "none"
+    ) -> None:
+        self.options = options if lease is None else (*options, f"--lease={lease}")
         self.kubeconfig = kubeconfig
         self.engine_image = engine_image
         self.log = log
@@ -157,7 +161,7 @@ class OperatorProcess:
         return self.metric(r"strata_operator_reconciles_total\{")
 
     def leads(self) -> bool:
-        """Whether it holds the lease of its options."""
+        """Whether it holds its Lease."""
         return self.metric(r"strata_operator_leader ") == 1
 
     def tail(self, lines: int = 40) -> str:

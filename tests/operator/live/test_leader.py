@@ -1,4 +1,4 @@
-"""Two operators with one Lease: one works, and the other takes over."""
+"""Two operators of whatever installations: one works, and the other takes over."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster
-from tests.operator.live.harness import NAMESPACE, Models, OperatorProcess, eventually
+from tests.operator.live.harness import Models, OperatorProcess, eventually
 
 pytestmark = pytest.mark.cluster
-
-LEASE = f"--lease={NAMESPACE}/strata-tests"
 
 
 @pytest.fixture
 def pair(
     operator: OperatorProcess, kubeconfig: Path, engine_image: str, tmp_path: Path
 ) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
-    """Two of them, in the place of the one that the other tests use."""
+    """Two of them, of two installations as their engine images show, in the place of the one that the other tests
+    use."""
     operator.stop()
-    made = tuple(OperatorProcess(kubeconfig, engine_image, tmp_path / f"log-{n}", LEASE) for n in range(2))
+    made = (
+        OperatorProcess(kubeconfig, engine_image, tmp_path / "log", lease=None),
+        OperatorProcess(kubeconfig, "example.com/another:1", tmp_path / "another-log", lease=None),
+    )
     for one in made:
         one.start()
-    yield made[0], made[1]
+    yield made
     for one in made:
         one.kill()
     operator.start()
@@ -39,6 +41,7 @@ def test_another_operator_takes_over_within_20_seconds(
     models.apply("led", replicas=0)
     models.wait_for("led", "Ready", "False", "ScaledToZero")
     assert (other.leads(), other.writes(), other.reconciles()) == (False, 0, 0)
+    assert "this one waits" in other.tail()
     leader.kill()
     died = time.monotonic()
     models.kubectl("delete", "service", "led")

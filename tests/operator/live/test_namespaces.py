@@ -31,7 +31,7 @@ def narrow(
     """In the place of the one that the other tests use."""
     operator.stop()
     rights = install_rights(cluster, tmp_path, f"watchNamespaces={{{models.namespace}}}", release=NARROW)
-    made = OperatorProcess(rights, engine_image, tmp_path / "log", f"--namespaces={models.namespace}")
+    made = OperatorProcess(rights, engine_image, tmp_path / "log", f"--namespaces={models.namespace}", lease=None)
     made.start()
     yield made
     made.kill()
@@ -47,4 +47,6 @@ def test_a_model_of_its_namespace_is_served_and_no_other(
     models.wait_for("mine", "Ready", "True")
     assert (elsewhere.get("sm", "foreign").get("status"), elsewhere.get("service", "foreign")) == (None, None)
     models.kubectl("delete", "sm", "mine", "--cascade=foreground", "--timeout=120s")
+    assert narrow.leads()
+    assert models.get("lease", "strata-operator") is not None
     assert narrow.metric(r'strata_operator_api_requests_total\{.*status="403"') == 0
