@@ -37,13 +37,15 @@ class Action:
 class Plan:
     """What to do, in order; ``blocked`` is why some of it cannot be done, ``waiting`` what has to go first.
 
-    ``held`` is why the pods are left as they are.
+    ``held`` is why the pods are left as they are. ``unfetched``: a node to which a Job was to bring weights, and why
+    that Job has no pod.
     """
 
     actions: tuple[Action, ...]
     blocked: tuple[Trouble, ...] = ()
     waiting: tuple[str, ...] = ()
     held: Trouble | None = None
+    unfetched: tuple[str, Trouble] | None = None
 
 
 def plan(

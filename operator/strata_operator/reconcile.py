@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from strata_operator import cached, eviction, rollout, tuning
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, PREFLIGHT_FAILED, Condition, Trouble, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, Condition, Trouble, shorten
 from strata_operator.api.errors import (
     ApiError,
     ForeignObjectError,
@@ -25,7 +25,7 @@ from strata_operator.api.errors import (
 )
 from strata_operator.api.event import Event
 from strata_operator.api.model import KIND, StrataModel
-from strata_operator.api.names import TUNING_FINALIZER
+from strata_operator.api.names import NODE_ANNOTATION, TUNING_FINALIZER
 from strata_operator.api.node import NODE_KIND, Wish
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod, warned
@@ -195,8 +195,7 @@ class Reconciler:
         waits += [pause] if pause is not None else []
         waits += [target.look_again] if target.look_again is not None else []
         waits += [seconds for seconds in due.values() if seconds > 0]
-        is_stalled = outcome.held is not None and outcome.held.reason == PREFLIGHT_FAILED
-        waits += [BLOCKED_SECONDS if is_stalled else PREFLIGHT_SECONDS] if to_start is not None else []
+        waits += [BLOCKED_SECONDS if outcome.unfetched else PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         waits += [PLACE_SECONDS] if stranded.waits else []
         waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED else []
@@ -264,9 +263,11 @@ class Reconciler:
                 return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
             if action.kind == JOB and self._age(answer["metadata"].get("creationTimestamp", "")) >= PREFLIGHT_SECONDS:
                 # It was there, and nobody has seen a pod of it.
-                trouble = self._warning(model.namespace, answer["metadata"]["name"], answer["metadata"]["uid"])
-                if trouble is not None and wanted.held is not None:
-                    wanted = replace(wanted, held=failed(trouble))
+                trouble = self._why_no_pod(answer)
+                if trouble is not None:
+                    node = answer["spec"]["template"]["metadata"]["annotations"][NODE_ANNOTATION]
+                    held = failed(trouble) if wanted.held is not None else None
+                    wanted = replace(wanted, held=held, unfetched=(node, trouble))
                 continue
             done.append(action)
             if action.kind != JOB:  # of a preflight its pods tell
@@ -447,6 +448,16 @@ class Reconciler:
             # Who may not read events is told all the rest nevertheless.
             log.warning("%s/%s: why it goes no further cannot be read: %s", namespace, name, error)
             return None
+
+    def _why_no_pod(self, job: Mapping[str, Any]) -> Trouble | None:
+        """Of a Job that is there, by the newest of its events, which may be gone by now; None while it may come yet."""
+        metadata = job["metadata"]
+        told = self._warning(metadata["namespace"], metadata["name"], metadata["uid"])
+        has_ended = bool((job.get("status") or {}).get("conditions"))
+        if told is not None or has_ended or self._age(metadata["creationTimestamp"]) < BLOCKED_SECONDS:
+            return told
+        words = f"Job {metadata['name']} has no pod; kubectl describe job/{metadata['name']} -n {metadata['namespace']}"
+        return Trouble("NoPod", f"{words} may tell why")
 
     def _pause(self, key: Key, new: Mapping[str, Any], previous: Mapping[str, Any]) -> float | None:
         """Seconds for which the status has to wait; None: it does not."""

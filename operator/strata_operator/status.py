@@ -89,7 +89,7 @@ def status(
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
-        _cached(desired["Deployment"], observed, there, trouble),
+        _cached(desired["Deployment"], observed, plan, there, trouble),
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble),
@@ -109,13 +109,14 @@ def status(
     }
 
 
-def _cached(wanted: Manifest, observed: Observed, there: Cached, trouble: Trouble | None) -> Condition:
+def _cached(wanted: Manifest, observed: Observed, plan: Plan, there: Cached, trouble: Trouble | None) -> Condition:
     """Where the weights are, as far as pods have shown; of a start, how far it is, or what it has no room for."""
     pods = current_pods(wanted, observed.pods)
     loaded = sorted({pod.node for pod in pods if pod.ready and pod.node is not None})
     starting = [pod for pod in pods if _is_under_way(pod)]
     told = [f"{pod.node}: {progress(pod.loading)}" for pod in starting if pod.loading is not None]
     jobs = _of_jobs(pod for pod in current_pods(wanted, observed.preflight) if pod.meant_for not in there.nodes)
+    jobs += [_unfetched(*plan.unfetched)] if plan.unfetched is not None else []
     told += [words for words, _ in jobs]
     if loaded:
         words = f"the converted weights are on {', '.join(there.nodes)}"
@@ -157,9 +158,12 @@ def _of_jobs(pods: Iterable[Pod]) -> list[tuple[str, str | None]]:
             so_far = [progress(pod.loading) for pod in alive if pod.loading is not None]
             told.append((": ".join([f"{node}: a Job fetches and converts the weights", *so_far[:1]]), None))
         elif trouble is not None:
-            words = f"{node}: a Job cannot fetch the weights: {trouble.reason}: {trouble.message}"
-            told.append((words, trouble.reason))
+            told.append(_unfetched(node, trouble))
     return told
+
+
+def _unfetched(node: str, trouble: Trouble) -> tuple[str, str]:
+    return f"{node}: a Job cannot fetch the weights: {trouble.reason}: {trouble.message}", trouble.reason
 
 
 def _measured(wanted: Manifest, observed: Observed, previous: Status) -> dict[str, Any]:

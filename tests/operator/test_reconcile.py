@@ -913,21 +913,27 @@ def test_a_pod_that_serves_is_not_stopped_before_what_follows_is_there() -> None
     assert "Restored" not in world.client.events()
 
 
+def refuse_pods(world: World, *, tells: bool = True) -> None:
+    """The Job was made just now, and the controller may make no pod of it."""
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    job["metadata"]["creationTimestamp"] = conditions.timestamp(world.now)
+    if tells:
+        world.client.keep(
+            {
+                "kind": "Event",
+                "metadata": {"name": "e", "namespace": "ns"},
+                "involvedObject": {"uid": job["metadata"]["uid"]},
+                "type": "Warning",
+                "reason": "FailedCreate",
+                "message": 'Error creating: pods "m-1-x7k2p" is forbidden: exceeded quota',
+            }
+        )
+
+
 def test_a_preflight_of_which_the_pod_is_refused_says_so_and_is_started_once() -> None:
     world = one_card_world()
     world.run()
-    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
-    job["metadata"]["creationTimestamp"] = conditions.timestamp(world.now)
-    world.client.keep(
-        {
-            "kind": "Event",
-            "metadata": {"name": "e", "namespace": "ns"},
-            "involvedObject": {"uid": job["metadata"]["uid"]},
-            "type": "Warning",
-            "reason": "FailedCreate",
-            "message": 'Error creating: pods "m-1-x7k2p" is forbidden: exceeded quota',
-        }
-    )
+    refuse_pods(world)
     world.now += timedelta(seconds=PREFLIGHT_SECONDS)
     assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
     assert world.condition("Degraded")["reason"] == "PreflightFailed"
@@ -1064,6 +1070,47 @@ def test_nodes_are_kept_warm_one_after_the_other_though_no_pod_runs() -> None:
     assert [message for reason, message in world.client.told() if reason == "Warming"] == [
         f"fetches and converts the weights on node-{number} ahead of any pod there" for number in (1, 2, 3)
     ]
+
+
+@pytest.mark.parametrize("suspend", [True, False], ids=["no pod runs", "a pod loads"])
+def test_a_job_that_never_gets_a_pod_tells_why(suspend: bool) -> None:
+    world = World(**GPU, suspend=suspend, cache={"keepWarm": True})
+    world.nodes.put("StrataNode", node_object("node-1"))
+    world.nodes.put("StrataNode", node_object("node-2"))
+    world.run()
+    if not suspend:
+        world.put_pod(containerStatuses=container(state={"running": {}}))
+        world.told = {"loading": Loading("load", 0, 9 << 30)}
+    refuse_pods(world)
+    world.run()
+    assert "a Job cannot fetch" not in world.condition("Cached")["message"], "the pod may come yet"
+    world.now += timedelta(seconds=PREFLIGHT_SECONDS)
+    assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
+    cached = world.condition("Cached")
+    words = 'node-1: a Job cannot fetch the weights: FailedCreate: Error creating: pods "m-1-…" is forbidden: exceeded'
+    assert words in cached["message"]
+    assert (cached["status"], cached["reason"]) == (("False", "FailedCreate") if suspend else ("True", "Converted"))
+    assert world.condition("Degraded")["status"] == "False", "it holds nothing up"
+    world.client.writes()
+    assert world.run() == Result("unchanged", again_in=BLOCKED_SECONDS)
+    assert world.client.writes() == ["create Job", "apply by force Job"]
+    trial(world, 30, "Running")
+    world.run()
+    assert "node-1: a Job fetches and converts the weights" in world.condition("Cached")["message"]
+
+
+def test_a_job_without_a_pod_of_which_nobody_tells_is_named() -> None:
+    world = World(**GPU, suspend=True, cache={"keepWarm": True})
+    world.nodes.put("StrataNode", node_object("node-1"))
+    world.run()
+    refuse_pods(world, tells=False)
+    world.now += timedelta(seconds=PREFLIGHT_SECONDS)
+    assert world.run() == Result("unchanged", again_in=PREFLIGHT_SECONDS)
+    world.now += timedelta(seconds=BLOCKED_SECONDS)
+    world.run()
+    assert world.condition("Cached")["reason"] == "NoPod"
+    (job,) = [obj["metadata"]["name"] for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    assert f"Job {job} has no pod; kubectl describe job/{job} -n ns" in world.condition("Cached")["message"]
 
 
 def test_what_a_job_has_no_room_for_is_told_as_of_any_pod() -> None:
