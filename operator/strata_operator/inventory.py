@@ -40,17 +40,17 @@ def candidates(hardware: Hardware, nodes: Iterable[StrataNode]) -> tuple[Candida
     return tuple(found)
 
 
-def unmet(hardware: Hardware, gpu: Gpu) -> str | None:
-    """What of the spec a card does not satisfy, in few words; None: it will do."""
+def unmet(hardware: Hardware, gpu: Gpu) -> tuple[int, str] | None:
+    """What of the spec a card does not satisfy: how far it is from that, and in few words; None: it will do."""
     if gpu.product not in products(hardware):
-        return "another card"
+        return 3, "another card"
     if gib(gpu.vram_bytes) < (hardware.min_vram_gib or 0):
-        return f"{gib(gpu.vram_bytes)} GiB of VRAM"
+        return 2, f"{gib(gpu.vram_bytes)} GiB of VRAM"
     link = gpu.pcie
     if hardware.min_pcie.generation and (link.max_generation or 0) < hardware.min_pcie.generation:
-        return f"PCIe generation {link.max_generation or 'unknown'}"
+        return 1, f"PCIe generation {link.max_generation or 'unknown'}"
     if hardware.min_pcie.width and (link.max_width or 0) < hardware.min_pcie.width:
-        return f"{link.max_width or 'unknown number of'} PCIe lanes"
+        return 1, f"{link.max_width or 'unknown number of'} PCIe lanes"
     return None
 
 
@@ -60,11 +60,12 @@ def gib(size: int) -> int:
 
 
 def describe(nodes: Iterable[StrataNode], hardware: Hardware, limit: int = 8) -> str:
-    """What there is instead of what the spec wants, node by node."""
+    """What there is instead of what the spec wants, node by node; the one that comes closest first."""
     told = []
-    for node in sorted(nodes, key=lambda one: one.name):
+    for node in sorted(nodes, key=lambda one: (*_distance(one, hardware), one.name)):
         lacks = [unmet(hardware, gpu) for gpu in node.status.gpus]
-        cards = sorted({f"{gpu.product} ({lack or 'fit'})" for gpu, lack in zip(node.status.gpus, lacks, strict=True)})
+        words = ["fit" if lack is None else lack[1] for lack in lacks]
+        cards = sorted({f"{gpu.product} ({word})" for gpu, word in zip(node.status.gpus, words, strict=True)})
         state = ", of which a pod may get any" if any(lacks) and not all(lacks) else ""
         if product_label(gpu.product for gpu in node.status.gpus) is None:
             state += ", more kinds than its label can name"
@@ -72,3 +73,9 @@ def describe(nodes: Iterable[StrataNode], hardware: Hardware, limit: int = 8) ->
         told.append(f"{node.name} has {', '.join(cards) or 'no card'}{state}")
     rest = [f"and {len(told) - limit} more"] if len(told) > limit else []
     return "; ".join([*told[:limit], *rest])
+
+
+def _distance(node: StrataNode, hardware: Hardware) -> tuple[int, int]:
+    """By the worst of its cards, for a pod may get any; among those that lack the same, by VRAM."""
+    steps = [lack[0] if lack is not None else 0 for lack in (unmet(hardware, gpu) for gpu in node.status.gpus)]
+    return max(steps, default=4), -min((gpu.vram_bytes for gpu in node.status.gpus), default=0)

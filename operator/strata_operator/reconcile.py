@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from strata_operator import cached, eviction, rollout, tuning
 from strata_operator import status as statuses
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, Condition, Trouble, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, UNSCHEDULABLE, Condition, Trouble, shorten
 from strata_operator.api.errors import (
     ApiError,
     ForeignObjectError,
@@ -34,6 +34,7 @@ from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.nodes import Nodes
+from strata_operator.cluster.vacancies import Vacancies
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import with_vram
 from strata_operator.plan import Action, Plan, plan
@@ -89,6 +90,7 @@ class Reconciler:
         self._has_monitors = has_monitors
         self._look = look
         self._clock = client.now  # it is compared with what the API server and kubelets write
+        self._vacancies = Vacancies(client)
         self._outbox = events.Outbox(client, client.now)
         self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
         self._untaken: dict[Key, datetime] = {}  # since when a child cannot be applied
@@ -162,12 +164,13 @@ class Reconciler:
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
         retuned, tuned = self._tuned(key, obj, model, wishes)
-        trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome)
+        pod_spec = target.desired["Deployment"]["spec"]["template"]["spec"]
+        closest = partial(self._vacancies.closest, pod_spec)
+        trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome, closest)
         if is_complete(model, target.desired, observed, outcome):
             trouble = None
             if model.wanted_replicas:
                 memory = rollout.after_success(memory, target.revision, model.generation, obj["spec"])
-        pod_spec = target.desired["Deployment"]["spec"]["template"]["spec"]
         stranded = eviction.stranded(model, pod_spec, observed, fit, partial(self._obstacle, pod_spec))
         (self._waiting.add if stranded.waits else self._waiting.discard)(key)
         new = statuses.status(
@@ -198,6 +201,7 @@ class Reconciler:
         waits += [BLOCKED_SECONDS if outcome.unfetched else PREFLIGHT_SECONDS] if to_start is not None else []
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         waits += [PLACE_SECONDS] if stranded.waits else []
+        waits += [BLOCKED_SECONDS] if trouble is not None and trouble.reason == UNSCHEDULABLE else []
         waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 

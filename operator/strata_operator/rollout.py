@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from strata_operator.api.conditions import DEGRADED, Trouble, find
+from strata_operator.api.conditions import DEGRADED, UNSCHEDULABLE, Trouble, find
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
@@ -153,7 +153,7 @@ def places(model: StrataModel, observed: Observed, fit: Verdict) -> list[str]:
 
 
 def _waits_for_room(pod: Pod, revision: str) -> bool:
-    return pod.revision == revision and pod.trouble is not None and pod.trouble.reason == "Unschedulable"
+    return pod.revision == revision and pod.trouble is not None and pod.trouble.reason == UNSCHEDULABLE
 
 
 def respite(pods: Sequence[Pod], revision: str, now: datetime) -> float | None:

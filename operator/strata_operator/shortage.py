@@ -42,8 +42,9 @@ def of_host(hardware: Hardware, one: Candidate) -> Shortage | None:
 
 
 def explain(short: Sequence[tuple[Candidate, Shortage]]) -> tuple[str, str]:
-    """The reason and the message for nodes of which each lacks something; the one that lacks least comes first."""
-    best, lack = min(short, key=lambda pair: (pair[1].needed - pair[1].available, pair[0].node.name))
+    """The reason and the message for nodes of which each lacks something; the one that comes closest is named first,
+    whatever it lacks."""
+    best, lack = min(short, key=lambda pair: (-pair[1].available / pair[1].needed, pair[0].node.name))
     has = lack.amount(lack.available).removesuffix(f" of {lack.resource}")
     name = best.node.name
     where = f"the pod on {name}" if lack.resource == EXPERT_MEMORY else f"the best matching node, {name},"

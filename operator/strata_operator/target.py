@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from strata_operator import cached, preflight, rollout
-from strata_operator.api.conditions import Trouble
+from strata_operator.api.conditions import UNSCHEDULABLE, Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
@@ -123,7 +123,7 @@ def _trouble_of(model: StrataModel, newest: Children, revision: str, observed: O
         return None  # it is not the spec's
     trouble = find_trouble(model, newest, observed, Plan(()))
     stops_first_then = deployment.rollout.surge and model.strategy == "auto"
-    return None if trouble is not None and trouble.reason == "Unschedulable" and stops_first_then else trouble
+    return None if trouble is not None and trouble.reason == UNSCHEDULABLE and stops_first_then else trouble
 
 
 def _with_strategy(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:

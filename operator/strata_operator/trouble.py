@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from strata_operator import placement
 from strata_operator.api.child import Child
-from strata_operator.api.conditions import PREFLIGHT, Trouble
+from strata_operator.api.conditions import PREFLIGHT, UNSCHEDULABLE, Trouble
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import HASH_ANNOTATION
 from strata_operator.api.observed import Observed
@@ -40,8 +40,17 @@ def current_pods(wanted: Manifest, pods: Iterable[Pod]) -> list[Pod]:
     return [pod for pod in pods if pod.revision == revision_of(wanted) and not pod.deleting]
 
 
-def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: Observed, plan: Plan) -> Trouble | None:
-    """Why the model is not served as wanted; None where it is, or while it only takes its time."""
+def find_trouble(
+    model: StrataModel,
+    desired: Mapping[str, Manifest],
+    observed: Observed,
+    plan: Plan,
+    closest: Callable[[], str] = lambda: "",
+) -> Trouble | None:
+    """Why the model is not served as wanted; None where it is, or while it only takes its time.
+
+    ``closest()``: which node comes closest where a pod finds no room; "" where that is not known.
+    """
     if is_complete(model, desired, observed, plan):
         return None
     if plan.blocked:
@@ -62,11 +71,11 @@ def find_trouble(model: StrataModel, desired: Mapping[str, Manifest], observed: 
     surplus = stops_first and sum(not pod.failed for pod in observed.pods) > model.wanted_replicas
     if surplus or any(pod.deleting for pod in observed.pods):
         # The new pod waits for what an old one still holds.
-        troubles = [trouble for trouble in troubles if trouble.reason != "Unschedulable"]
+        troubles = [trouble for trouble in troubles if trouble.reason != UNSCHEDULABLE]
     if not troubles:
         return None
     first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
-    return _unschedulable(model, first) if first.reason == "Unschedulable" else first
+    return _unschedulable(model, first, closest) if first.reason == UNSCHEDULABLE else first
 
 
 def ailing(model: StrataModel, observed: Observed) -> Trouble | None:
@@ -80,9 +89,10 @@ def ailing(model: StrataModel, observed: Observed) -> Trouble | None:
     return Trouble(told[0][1].reason, "; ".join(f"node {name} is not healthy: {ill.message}" for name, ill in told))
 
 
-def _unschedulable(model: StrataModel, trouble: Trouble) -> Trouble:
+def _unschedulable(model: StrataModel, trouble: Trouble, closest: Callable[[], str]) -> Trouble:
     claim = _NO_CLAIM.search(trouble.message)
     if claim is not None:
         words = f'PersistentVolumeClaim "{claim[1]}" not found in namespace {model.namespace}; create it'
         return Trouble(trouble.reason, f"{words}, or name another in the spec")
-    return Trouble(trouble.reason, f"needs {placement.needs(model.hardware)}; the scheduler says: {trouble.message}")
+    told = [f"needs {placement.needs(model.hardware)}", closest(), f"the scheduler says: {trouble.message}"]
+    return Trouble(trouble.reason, "; ".join(filter(None, told)))

@@ -116,6 +116,20 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             id="each node lacks something else",
         ),
         pytest.param(
+            [node_object("few", memory_gib=200), node_object("much", memory_gib=28)],
+            {"hardware": {**NVIDIA, "cpu": 32, "memory": "30Gi"}},
+            "NotEnoughMemory",
+            ["needs 30.0 GiB of host memory; the best matching node, much, has 28.0 GiB. others: few 16"],
+            id="CPUs are not compared with bytes",
+        ),
+        pytest.param(
+            [node_object("a", gpus=[gpu("NVIDIA-GeForce-RTX-4080")]), node_object("b", gpus=[gpu(vram_gib=48)])],
+            {"hardware": {**NVIDIA, "minVramGiB": 80}},
+            "NoMatchingNode",
+            ["of 80 GiB", "; b has NVIDIA-GeForce-RTX-4090 (48 GiB of VRAM); a has NVIDIA-GeForce-RTX-4080 (another"],
+            id="the node that comes closest is named first",
+        ),
+        pytest.param(
             [node_object("gpu-2", gpus=[gpu("NVIDIA-GeForce-RTX-4080")])],
             {},
             "NoMatchingNode",

@@ -59,14 +59,14 @@ def test_what_pods_may_have_of_the_memory_counts() -> None:
 def test_what_there_is_instead_is_told() -> None:
     told = describe(NODES[1:], model(hardware={**NVIDIA, "gpus": ["RTX4090"], "minVramGiB": 40}).hardware)
     assert told.split("; ") == [
-        "a-4090 has NVIDIA-GeForce-RTX-4090 (24 GiB of VRAM)",
         "c-48g has NVIDIA-GeForce-RTX-4090 (fit)",
+        "a-4090 has NVIDIA-GeForce-RTX-4090 (24 GiB of VRAM)",
         "d-narrow has NVIDIA-GeForce-RTX-4090 (24 GiB of VRAM)",
         "e-ill has NVIDIA-GeForce-RTX-4090 (24 GiB of VRAM), not healthy",
         "f-other has NVIDIA-GeForce-RTX-4080 (another card)",
         "g-shared has NVIDIA-GeForce-RTX-4090-SHARED (another card)",
-        "h-none has no card",
         "i-mixed has NVIDIA-GeForce-RTX-4080 (another card), NVIDIA-GeForce-RTX-4090 (fit), of which a pod may get any",
+        "h-none has no card",
     ]
     kinds = [gpu(f"NVIDIA-GeForce-RTX-{name}", uuid=name) for name in ("3090", "3090-Ti", "4090-D")]
     told = describe(nodes(node_object(gpus=kinds)), model(hardware={**NVIDIA, "gpus": ["RTX3090"]}).hardware)

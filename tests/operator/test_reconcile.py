@@ -466,6 +466,48 @@ def stranded_world() -> World:
     return world
 
 
+def roomless_world() -> World:
+    """A pod that no node takes, of which there is one."""
+    world = World()
+    world.run()
+    node = {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}}
+    busy = {"nodeName": "node-1", "containers": [{"resources": {"requests": {"cpu": "2500m"}}}]}
+    world.client.keep({"kind": "Node", **node})
+    world.client.keep({"kind": "Pod", "metadata": {"name": "x", "namespace": "y"}, "spec": busy})
+    said = "0/1 nodes are available: 1 Insufficient cpu."
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    world.put_pod(conditions=[refused], containerStatuses=[])
+    return world
+
+
+def test_the_node_that_comes_closest_is_named_and_looked_for_once_for_all_models() -> None:
+    world = roomless_world()
+    assert world.run() == Result("changed", again_in=BLOCKED_SECONDS)
+    words = (
+        "needs a node with cpu 2 and memory 3Gi free; node node-1 comes closest: CPUs: 2 needed, 1.5 of 4 free; the "
+        "scheduler says: 0/1 nodes are available: 1 Insufficient cpu."
+    )
+    assert [world.condition(kind)["message"] for kind in ("Ready", "Degraded")] == [words, words]
+    assert ("Unschedulable", words) in world.client.told()
+    world.client.calls.clear()
+    assert world.run() == Result("unchanged", again_in=BLOCKED_SECONDS)
+    assert world.client.calls == []
+
+
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [
+        pytest.param("list Node", "free; the scheduler says", id="who may not see nodes tells the scheduler's words"),
+        pytest.param("list Pod", "free; the scheduler says", id="who may not see pods takes nodes for empty"),
+    ],
+)
+def test_who_may_not_look_is_told_what_the_scheduler_says(denied: str, words: str) -> None:
+    world = roomless_world()
+    world.client.failing[denied] = UnavailableError("no right", status=403)
+    world.run()
+    assert words in world.condition("Degraded")["message"]
+
+
 def test_a_pod_that_waits_for_a_card_is_looked_at_once_one_is_free() -> None:
     world = stranded_world()
     other = pod_object("other")
@@ -500,7 +542,7 @@ def deny(world: World) -> None:
     ("change", "why"),
     [
         pytest.param(lambda world: node_of(world)["spec"].update(unschedulable=True), "is cordoned", id="a cordon"),
-        pytest.param(hold_card, "has 0 of 1 cards free", id="a foreign pod"),
+        pytest.param(hold_card, "is short of cards: 1 needed, 0 of 1 free", id="a foreign pod"),
         pytest.param(lambda world: world.client.objects.pop(("Node", "", "node-2")), "is gone", id="it is gone"),
         pytest.param(deny, "", id="who may not see others' pods knows no obstacle"),
     ],

@@ -100,6 +100,10 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     stranded.run()
     calls += stranded.client.calls
 
+    roomless = scenes.roomless_world()
+    roomless.run()
+    calls += roomless.client.calls
+
     watched = {(verb, RESOURCES[kind].plural) for kind in (*WATCHED, "PodMonitor", KIND, NODE_KIND) for verb in WATCHES}
     leader: Rights = {("get", "leases"), ("create", "leases"), ("patch", "leases")}  # tests/operator/test_leader.py
     implied: Rights = {("update", "stratamodels/finalizers")}  # by owner references, not by a call

@@ -19,6 +19,8 @@ DEGRADED = "Degraded"
 # Reasons of a new spec that waits for its preflight, and of one whose preflight has trouble.
 PREFLIGHT = "Preflight"
 PREFLIGHT_FAILED = "PreflightFailed"
+# Of a pod for which the scheduler finds no node.
+UNSCHEDULABLE = "Unschedulable"
 # Of what the API server refuses: a child, or what is wanted of nodes.
 APPLY_REFUSED = "ApplyRefused"
 # Of a pod whose engine ended because a disk cannot be written or has no room; the node's cache, mostly.

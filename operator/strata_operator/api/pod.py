@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strata_operator.api.conditions import STORAGE_FAILED, Trouble, having, reason, shorten
+from strata_operator.api.conditions import STORAGE_FAILED, UNSCHEDULABLE, Trouble, having, reason, shorten
 from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.names import (
     CACHE,
@@ -139,8 +139,8 @@ def _trouble(status: Mapping[str, Any], container: Mapping[str, Any], *, finishe
     if ended is not None:
         return _ended(ended)
     for condition in having(status.get("conditions"), "PodScheduled", "False"):
-        if condition.get("reason") == "Unschedulable":
-            return Trouble("Unschedulable", shorten(condition.get("message") or ""))
+        if condition.get("reason") == UNSCHEDULABLE:
+            return Trouble(UNSCHEDULABLE, shorten(condition.get("message") or ""))
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -96,6 +97,9 @@ def test_no_node_has_the_card(models: Models, operator: OperatorProcess) -> None
     models.apply("cardless", hardware=hardware)
     condition = models.wait_for("cardless", "Degraded", "True", "Unschedulable")
     assert "NVIDIA-GeForce-RTX-4090-D" in condition["message"]
+    assert re.search(
+        r"node \S+ comes closest: it lacks .*; cards: 1 needed, 0 of \d+ free; the sch", condition["message"]
+    )
     assert "nodes are available" in condition["message"]
     assert models.wait_for_event("cardless", "Unschedulable")["type"] == "Warning"
 
