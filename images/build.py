@@ -89,11 +89,22 @@ def build_one(name: str, filled: context.Context, base_image: str, ca_bundle: Pa
         command += [*arguments, "--file", str(file), "--tag", image, str(context.CONTEXT)]
         logged(command, BUILD / f"{name}.log")
         say(f"{name}: built in {time.monotonic() - started:.0f} s")
+    replace(name, image)
     if tag:
         named = f"localhost/{name}:{tag}"
         buildah("tag", image, named)
         return named
     return image
+
+
+def replace(name: str, image: str) -> None:
+    """Remove the image that this checkout built before this one, with the layers that no other image has. What other
+    checkouts built stays, and so does one that was given a name with ``--tag``."""
+    newest = BUILD / f"{name}.image"
+    before = newest.read_text().strip() if newest.exists() else image
+    if before != image:
+        buildah("rmi", before, check=False)  # somebody may have removed it, or use it
+    context.write(newest, [image])
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def fill() -> Context:
     write(CONTEXT / "operator.txt", operator)
     shutil.copy2(find_uv(), CONTEXT / "uv.partial")
     (CONTEXT / "uv.partial").rename(CONTEXT / "uv")
-    return Context(wheel=build_wheel())
+    return Context(wheel=wheel())
 
 
 def requirements(extra: str) -> list[str]:
@@ -64,6 +64,32 @@ def requirements(extra: str) -> list[str]:
         pins = uv("pip", "compile", "-q", *PLAIN, *target, "--extra", extra, "-c", "constraints.txt", "pyproject.toml")
         write(known, pins.splitlines())
     return known.read_text().splitlines()
+
+
+def wheel() -> str:
+    """The project's wheel in the context, built where what it is made from has changed; returns its path there."""
+    sources = sources_digest()
+    known = BUILD / "wheel.txt"
+    if known.exists():
+        of, path = known.read_text().splitlines()
+        if of == sources and (CONTEXT / path).exists():
+            return path
+    path = build_wheel()
+    write(known, [sources, path])
+    return path
+
+
+def sources_digest() -> str:
+    """Of all files that a wheel is made from."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = (ROOT / package for package in project["tool"]["scikit-build"]["wheel"]["packages"])
+    found = (path for package in packages for path in package.rglob("*"))
+    files = [path for path in found if path.is_file() and path.suffix not in (".pyc", ".so")]
+    files += [ROOT / name for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE")]
+    state = hashlib.sha256()
+    for path in sorted(files):
+        state.update(f"{path.relative_to(ROOT)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return state.hexdigest()
 
 
 def build_wheel() -> str:
@@ -82,11 +108,11 @@ def build_wheel() -> str:
     )
     with patient(lambda: "Strata's wheel: compiling the CPU kernels"):
         uv(*command, SOURCE_DATE_EPOCH=SOURCE_DATE_EPOCH)
-    [wheel] = made.glob("*.whl")
-    place = CONTEXT / "wheels" / hashlib.sha256(wheel.read_bytes()).hexdigest()[:12] / wheel.name
+    [built] = made.glob("*.whl")
+    place = CONTEXT / "wheels" / hashlib.sha256(built.read_bytes()).hexdigest()[:12] / built.name
     shutil.rmtree(CONTEXT / "wheels", ignore_errors=True)
     place.parent.mkdir(parents=True)
-    wheel.rename(place)
+    built.rename(place)
     return str(place.relative_to(CONTEXT))
 
 

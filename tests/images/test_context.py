@@ -50,3 +50,51 @@ def test_the_engines_pins_are_those_of_the_constraints() -> None:
     pins = context.requirements("serve")
     assert [pin for pin in pins if pin.startswith("torch==")] == [c for c in constraints if c.startswith("torch==")]
     assert set(pins) <= set(constraints)
+
+
+@pytest.fixture
+def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """With a wheel that says how many were built before it, in place of one that is compiled."""
+    for name in ("constraints.txt", "README.md", "LICENSE"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "pyproject.toml").write_text('[tool.scikit-build]\nwheel.packages = ["engine/strata"]\n')
+    (tmp_path / "engine" / "strata" / "native").mkdir(parents=True)
+    (tmp_path / "engine" / "strata" / "a.py").write_text("A = 1\n")
+    built: list[Path] = []
+
+    def uv(*arguments: str, **env: str) -> str:
+        place = Path(arguments[arguments.index("--out-dir") + 1])
+        place.mkdir(parents=True)
+        (place / "strata.whl").write_text(f"{len(built)}")
+        built.append(place)
+        return ""
+
+    monkeypatch.setattr(context, "uv", uv)
+    monkeypatch.setattr(context, "ROOT", tmp_path)
+    monkeypatch.setattr(context, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(context, "CONTEXT", tmp_path / "build" / "context")
+    return tmp_path
+
+
+def number(checkout: Path, path: str) -> str:
+    return (checkout / "build" / "context" / path).read_text()
+
+
+def test_a_wheel_is_built_once_for_the_same_sources(checkout: Path) -> None:
+    assert [number(checkout, context.wheel()) for _ in range(2)] == ["0", "0"]
+    (checkout / "engine" / "strata" / "native" / "libstrata.so").write_text("built in place")
+    (checkout / "engine" / "strata" / "a.pyc").write_text("compiled")
+    assert number(checkout, context.wheel()) == "0"
+
+
+@pytest.mark.parametrize("file", ["engine/strata/a.py", "engine/strata/new.py", "pyproject.toml", "constraints.txt"])
+def test_another_wheel_is_built_for_other_sources(checkout: Path, file: str) -> None:
+    context.wheel()
+    with (checkout / file).open("a") as changed:
+        changed.write("# another line\n")
+    assert number(checkout, context.wheel()) == "1"
+
+
+def test_a_wheel_that_is_gone_is_built_again(checkout: Path) -> None:
+    (checkout / "build" / "context" / context.wheel()).unlink()
+    assert number(checkout, context.wheel()) == "1"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.cluster import Cluster
-from tests.operator.live.harness import Models, OperatorProcess, eventually
+from tests.operator.live.harness import Models, OperatorProcess, eventually, install_crds
 
 pytestmark = pytest.mark.cluster
 
@@ -173,3 +173,20 @@ def test_a_child_that_the_api_server_refuses(models: Models, operator: OperatorP
     condition = models.wait_for("refused", "Degraded", "True", "ApplyRefused")
     assert "not a label!" in condition["message"]
     assert models.get("deployment", "refused") is None
+
+
+def test_a_crd_that_is_deleted_and_comes_back_is_served_without_a_restart(
+    models: Models, cluster: Cluster, operator: OperatorProcess
+) -> None:
+    models.apply("before", replicas=0)
+    models.wait_for("before", "Ready", "False", "ScaledToZero")
+    cluster.kubectl("delete", "crd", "stratamodels.strata.ai", "--timeout=120s")
+    try:
+        eventually(lambda: "the CRD StrataModel is not installed" in operator.tail(), 60, operator.tail)
+        assert operator.is_alive()
+    finally:
+        install_crds(cluster)
+    models.apply("after", replicas=0)
+    models.wait_for("after", "Ready", "False", "ScaledToZero")
+    eventually(lambda: models.get("service", "before") is None, 60, operator.tail)
+    assert "Traceback (most recent call last)" not in operator.log.read_text()
