@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -51,7 +51,6 @@ class Snapshot:
     """What the exporter shows; replaced as a whole after each turn."""
 
     turn: Turn | None = None
-    governors: Mapping[str, Governor] = field(default_factory=dict)
     is_connected: bool = False  # the last turn could write all that it had to
 
 
@@ -99,12 +98,12 @@ class Agent:
             return
         if obj is None or self._status is None or "deletionTimestamp" in obj["metadata"]:
             # Without the StrataNode nobody knows what is wanted, or could write down what was.
-            self.snapshot = Snapshot(Turn(0, None, seen, self._health), dict(self._governors))
+            self.snapshot = Snapshot(Turn(0, None, seen, self._health))
             return
         self._status = self._calibrated(self._status, seen)
         turn = self._tune(obj, seen)
         is_connected = self._tell(obj, turn)
-        self.snapshot = Snapshot(turn, dict(self._governors), is_connected)
+        self.snapshot = Snapshot(turn, is_connected)
 
     def _own(self) -> Mapping[str, Any] | None:
         """The StrataNode; None while it is not known, or cannot be made."""

@@ -56,7 +56,7 @@ def plan(
     card: Card, now: Reading, wish: CardWish, originals: GpuOriginals, locks: Locks, *, cap: int | None
 ) -> CardPlan:
     """``cap``: milliwatts that the temperature governor allows, None where it does not interfere."""
-    power = _power(card, now, wish, originals, cap)
+    power = _power(now, wish, originals, cap)
     clocks: dict[Clock, int | None] = {
         "sm": wish.sm_clock_mhz.value if wish.sm_clock_mhz else None,
         "memory": wish.memory_clock_mhz.value if wish.memory_clock_mhz else None,
@@ -100,7 +100,7 @@ def carry_out(gpus: Gpus, action: Action) -> None:
         gpus.lock_clock(action.uuid, action.setting, action.value)
 
 
-def _power(card: Card, now: Reading, wish: CardWish, originals: GpuOriginals, cap: int | None) -> int | None:
+def _power(now: Reading, wish: CardWish, originals: GpuOriginals, cap: int | None) -> int | None:
     """The limit that is to be in force; None: the card's own."""
     wanted = wish.power_milliwatts
     if cap is None:

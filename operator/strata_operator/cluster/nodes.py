@@ -103,5 +103,5 @@ def _inventory(node: StrataNode | None) -> object:
         replace(gpu, power=None, pcie=replace(gpu.pcie, generation=None, width=None)) for gpu in node.status.gpus
     )
     host = node.status.host
-    memory = (host.memory_bytes, host.pods_memory_bytes) if host else None
-    return cards, memory, node.status.calibration, node.ailment
+    room = (host.memory_bytes, host.pods_memory_bytes, host.cores) if host else None
+    return cards, room, node.status.calibration, node.ailment

@@ -43,6 +43,7 @@ def heard() -> Heard:
         pytest.param({"gpus": []}, 1, id="a card is gone"),
         pytest.param({"gpus": [gpu(), gpu(uuid="GPU-2")]}, 1, id="a card more"),
         pytest.param({"memory_gib": 32}, 1, id="less memory"),
+        pytest.param({"host": {**node_object()["status"]["host"], "cores": 8}}, 1, id="fewer CPUs"),
         pytest.param({"calibration": {"dramMegabytesPerSecond": 1}}, 1, id="measured anew"),
         pytest.param({"conditions": [{"type": "Healthy", "status": "False"}]}, 1, id="ill"),
         pytest.param({"conditions": [{"type": "Healthy", "status": "True"}]}, 0, id="well"),
