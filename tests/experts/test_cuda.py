@@ -96,7 +96,10 @@ def test_logits_stay(
         assert stats.total.needed == 12 * 2 * len(stats.layers), "a token takes two of each layer"
         assert stats.total.streamed > 0, "of the prompt"
         assert stats.cpu is not None
-        assert stats.cpu.jobs == 12 * len(stats.layers)
+        if placement == "fetch":
+            assert stats.cpu.jobs == 12, "of each token the last layer's, which leaves it nothing"
+        else:
+            assert 12 < stats.cpu.jobs <= 12 * len(stats.layers), "what finds all in VRAM asks nothing"
         assert 0 <= stats.total.waited_seconds < elapsed, "layers wait one after the other"
         assert runner.expert_stats() is None, "a copy is begun"
         torch.cuda.synchronize()

@@ -86,7 +86,7 @@ def gate_up_gemv(experts: Experts, routed: Routed) -> QuantizedRows:
         UP=experts.up,
         LIMIT=experts.limit,
         TOP_K=ids.shape[1],
-        BG=GROUPS,
+        BG=GROUPS[gate.kind],
         EXPERTS=experts.addresses.shape[0],
         num_warps=8,
         **launch.early(),
@@ -109,7 +109,7 @@ def down_gemv(experts: Experts, routed: Routed, inner: QuantizedRows, x: Tensor)
         DOWN=down,
         TOP_K=top_k,
         BN=DOWN_ROWS,
-        BG=GROUPS,
+        BG=GROUPS[down.kind],
         AHEAD=PIECES_AHEAD[down.kind],
         num_warps=4,
         **launch.early(),
@@ -212,7 +212,7 @@ def combine(results: Tensor, ids: Tensor, shares: Tensor, addresses: Tensor, x: 
 # One H200, Qwen3-30B-A3B in int4, 2026-11-30, microseconds in CUDA graphs over more weights than its cache holds. One
 # token: gate and up 7.5 (32 groups at once 9.7, 4 warps 8.8), down 4.9 (16 rows and 24 pieces 5.3, 4 rows of 32 groups
 # 8.4).
-GROUPS = 16  # of a row that a program takes at a time
+GROUPS = {"int4": 16, "mxfp4": 16, "int8": 16, "bf16": 8}  # of a row that a program takes at a time
 DOWN_ROWS = 8
 # Pieces of down's weights that are loaded before they are used: as many as registers hold, seven for a piece of int4.
 PIECES_AHEAD = {"int4": 16, "mxfp4": 16, "int8": 8, "bf16": 4}

@@ -23,14 +23,20 @@ from strata.kernels.triton_functions import activate, overlap_launches, quantize
 
 
 @triton.jit
+def no_products(BN: tl.constexpr, BG: tl.constexpr, place: tl.constexpr):
+    """float32 [BN, BG], one sum a group; bf16 has one a column, [BN, BG * 32]: its weights come one to a lane, and
+    stay there."""
+    return tl.zeros((BN, BG * 32 if place.kind == "bf16" else BG), tl.float32)
+
+
+@triton.jit
 def add_products(acc, weights, activations, scale, sum_, place: tl.constexpr):
-    """acc [BN, BG] + the products by groups; weights as of ``load_weights``."""
+    """acc of ``no_products`` + the products by groups; weights as of ``load_weights``."""
     codes, step, low = weights
-    dots = group_dots(codes, activations, place)
     if place.kind == "bf16":
-        acc += dots * scale
+        acc += codes.to(tl.float32) * (activations * scale)
     else:
-        acc += dots * (step * scale)
+        acc += group_dots(codes, activations, place) * (step * scale)
     if place.kind == "int4":
         acc -= low * sum_
     return acc
@@ -73,8 +79,8 @@ def gate_up_kernel(
         return
     rows = tl.program_id(1) * 32 + tl.arange(0, 32)
     token = pair // TOP_K
-    gate = tl.zeros((32, BG), tl.float32)
-    up = tl.zeros((32, BG), tl.float32)
+    gate = no_products(32, BG, GATE)
+    up = no_products(32, BG, UP)
     for start in tl.static_range(0, GATE.cols // 32, BG):
         gate_weights = load_weights(address, GATE, rows, start, BG, None)
         up_weights = load_weights(address, UP, rows, start, BG, None)
@@ -117,7 +123,7 @@ def down_kernel(
     PIECES: tl.constexpr = TOP_K * CHUNKS
     rows = tl.program_id(1) * BN + tl.arange(0, BN)
     token = tl.program_id(0)
-    acc = tl.zeros((BN, BG), tl.float32)
+    acc = no_products(BN, BG, DOWN)
     total = tl.zeros((BN,), tl.float32)
     for first in tl.static_range(0, PIECES, AHEAD):
         weights = (down_weights(ids, addresses, token, first, DOWN, TOP_K, CHUNKS, rows, BG),)

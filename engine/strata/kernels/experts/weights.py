@@ -144,30 +144,25 @@ def load_activations(codes, row, place: tl.constexpr, start, BG: tl.constexpr, h
 
 @triton.jit
 def load_scales(scales, row, place: tl.constexpr, start, BG: tl.constexpr, here):
-    """Scales or sums of one row of activations, float32 [1, BG]."""
-    pointers = scales + row * (place.cols // 32) + (start + tl.arange(0, BG))[None, :]
-    return load_groups(pointers, start, BG, 1, place.cols, here)
+    """Scales or sums of one row of activations, float32 [1, BG]; for bf16 weights [1, BG * 32], one a column."""
+    EACH: tl.constexpr = 32 if place.kind == "bf16" else 1
+    pointers = scales + row * (place.cols // 32) + (start + tl.arange(0, BG * EACH) // EACH)[None, :]
+    return load_groups(pointers, start, BG, EACH, place.cols, here)
 
 
 @triton.jit
 def group_dots(codes, activations, place: tl.constexpr):
-    """codes of ``load_weights``, activations of ``load_activations`` -> float32 [BN, BG]."""
-    BN: tl.constexpr = codes.shape[0]
-    if place.kind == "bf16":
-        products = codes.to(tl.float32) * activations
-        dots = tl.sum(tl.reshape(products, (BN, codes.shape[1] // 32, 32)), 2)
+    """codes of ``load_weights`` but bf16's, activations of ``load_activations`` -> float32 [BN, BG]."""
+    low, high = split_pairs(activations)
+    if place.kind == "int8":
+        weights_low, weights_high = split_pairs(codes)
+        units = dot_words(weights_low, low + tl.zeros_like(weights_low), 0)
+        units = dot_words(weights_high, high + tl.zeros_like(weights_high), units)
+    elif place.kind == "mxfp4":
+        units = dot_mxfp4(codes, low + tl.zeros_like(codes), high + tl.zeros_like(codes))
     else:
-        low, high = split_pairs(activations)
-        if place.kind == "int8":
-            weights_low, weights_high = split_pairs(codes)
-            units = dot_words(weights_low, low + tl.zeros_like(weights_low), 0)
-            units = dot_words(weights_high, high + tl.zeros_like(weights_high), units)
-        elif place.kind == "mxfp4":
-            units = dot_mxfp4(codes, low + tl.zeros_like(codes), high + tl.zeros_like(codes))
-        else:
-            units = dot_int4(codes, low + tl.zeros_like(codes), high + tl.zeros_like(codes))
-        dots = tl.sum(tl.reshape(units, (BN, codes.shape[1] // 4, 4)), 2).to(tl.float32)
-    return dots
+        units = dot_int4(codes, low + tl.zeros_like(codes), high + tl.zeros_like(codes))
+    return tl.sum(tl.reshape(units, (codes.shape[0], codes.shape[1] // 4, 4)), 2).to(tl.float32)
 
 
 @triton.jit
