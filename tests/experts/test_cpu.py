@@ -19,7 +19,16 @@ from tests.experts.test_resident import made_store
 def experts(directory: Path) -> CpuExperts:
     layout = made_store(directory, "int4").manifest.contents.experts
     assert layout is not None
-    return CpuExperts(layout, torch.device("cpu"), top_k=2, max_tokens=16, depth=8, routing_threads=1, num_slots=2)
+    return CpuExperts(
+        layout,
+        torch.device("cpu"),
+        top_k=2,
+        max_tokens=16,
+        depth=8,
+        routing_threads=1,
+        num_slots=2,
+        num_scores=layout.num_experts,
+    )
 
 
 def test_host_memory_for_less_than_the_slots_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from strata.kernels.experts import blobs
 from strata.kernels.gather.triton import gather
 from strata.kernels.layer import Routed
 from strata.kernels.matrix import SILU, Activation
+from strata.kernels.own.triton import own
 from strata.kernels.router.triton import choose, score
 from strata.kernels.rows import empty_rows
 from tests.kernels.compilation import Case
@@ -46,6 +47,7 @@ CASES = [
         ),
         frozenset({"score_kernel"}),
     ),
+    Case("which experts are a rank's own", lambda: own(torch.empty(16, 8, dtype=torch.int32), 1, 3, 43)),
     Case("experts, Qwen3-30B-A3B, 1 token", _experts(QWEN3, 1, 8, SILU), PAIRED),
     Case("experts, Qwen3-30B-A3B, 32 tokens", _experts(QWEN3, 32, 8, SILU), PAIRED),
     Case("experts, Qwen3-30B-A3B, 64 tokens", _experts(QWEN3, 64, 8, SILU), frozenset({"combine_kernel"})),

@@ -13,6 +13,7 @@ from strata.kernels.experts import blobs
 from strata.kernels.experts.blobs import MAX_FEW
 from strata.kernels.layer import Routed
 from strata.kernels.matrix import SILU, Activation
+from strata.kernels.own.triton import own
 from strata.kernels.rows import dequantize_rows, quantize_rows
 from tests.kernels.conftest import Machine
 from tests.kernels.expert_cases import Shape, make_layer, make_layout
@@ -98,6 +99,37 @@ def test_an_expert_elsewhere_adds_nothing(machine: Machine, tokens: int) -> None
     shape = Shape("int4", 64, 32, 3, "BF16")
     found, expected = machine.call(run, shape, tokens, 2, SILU, machine.device, away=True)
     assert relative(found, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("tokens", PATHS)
+@pytest.mark.parametrize("kind", ["int4", "bf16"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_ranks_add_up_to_all_experts(machine: Machine, count: int, kind: str, tokens: int) -> None:
+    """Each has addresses of its own ones, and one of nobody."""
+    found, expected = machine.call(run_ranks, Shape(kind, 64, 32, 5, "BF16"), tokens, 3, count, machine.device)
+    assert relative(found.sum(0), expected) < TOLERANCE
+    assert all(part.norm() > 0.05 * expected.norm() for part in found)
+
+
+def run_ranks(shape: Shape, tokens: int, top_k: int, count: int, device: str) -> tuple[Tensor, Tensor]:
+    """What each rank's experts add to zeros, and what they should together."""
+    torch.manual_seed(tokens)
+    layer = make_layer(shape, device)
+    ids, shares = choices(tokens, shape.experts, top_k, device)
+    inner = torch.randn(tokens, shape.hidden).to(device)
+    rows = quantize_rows(inner) if tokens <= MAX_FEW else inner.bfloat16()
+    seen = dequantize_rows(rows) if tokens <= MAX_FEW else rows
+    here = torch.ones(shape.experts, dtype=torch.bool, device=device)
+    expected, found = layer.expected(seen, ids, shares, SILU, here).cpu(), []
+    for index in range(count):
+        mine = layer.addresses[index::count]
+        addresses = torch.cat([mine, torch.zeros(1 if count > 1 else 0, dtype=torch.int64, device=device)])
+        _poison(device)
+        step = blobs.prepare(layer.layout, addresses, SILU)
+        with mock.patch.object(blobs, "DOWN_ROWS", blobs.DOWN_ROWS if device == "cuda" else 32):
+            routed = Routed(own(ids, index, count, len(mine)), shares, rows)
+            found.append(step(routed, torch.zeros(tokens, shape.hidden, device=device)).cpu())
+    return torch.stack(found), expected
 
 
 @pytest.mark.parametrize("tokens", PATHS)

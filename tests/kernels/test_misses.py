@@ -47,32 +47,36 @@ def assert_sound(table: MissTable) -> None:
         assert address == (int(table.slots[held[expert]]) if expert in held else 0)
 
 
-def choose(tokens: int, top_k: int, num_experts: int, seed: int) -> tuple[Tensor, Tensor]:
+def choose(tokens: int, top_k: int, num_experts: int, seed: int, num_all: int | None = None) -> tuple[Tensor, Tensor]:
+    """``num_all``: experts among which there are others, whose ids are all ``num_experts``."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.stack([torch.randperm(num_experts, generator=generator)[:top_k] for _ in range(tokens)]).int()
-    return ids, torch.rand(tokens, top_k, generator=generator)
+    drawn = [torch.randperm(num_all or num_experts, generator=generator)[:top_k] for _ in range(tokens)]
+    return torch.stack(drawn).int().clamp(max=num_experts), torch.rand(tokens, top_k, generator=generator)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "top_k", "num_experts", "num_slots", "num_fetchable"),
+    ("tokens", "top_k", "num_experts", "num_slots", "num_fetchable", "num_all"),
     [
-        pytest.param(1, 4, 12, 6, 12, id="one token"),
-        pytest.param(5, 3, 20, 7, 13, id="several tokens, numbers that are no powers of two, some are never fetched"),
-        pytest.param(3, 4, 16, 1, 16, id="one slot"),
-        pytest.param(1, 2, 8, 8, 8, id="all experts have slots"),
+        pytest.param(1, 4, 12, 6, 12, 12, id="one token"),
+        pytest.param(5, 3, 20, 7, 13, 20, id="several tokens, no powers of two, some are never fetched"),
+        pytest.param(3, 4, 16, 1, 16, 16, id="one slot"),
+        pytest.param(1, 2, 8, 8, 8, 8, id="all experts have slots"),
+        pytest.param(4, 4, 11, 4, 11, 32, id="two thirds are other ranks'"),
+        pytest.param(4, 4, 16, 4, 16, 32, id="half are other ranks'"),
     ],
 )
 def test_steps_in_turn(
-    machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int, num_fetchable: int
+    machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int, num_fetchable: int, num_all: int
 ) -> None:
     split = [(number + 1) // 2 for number in range(num_experts + 1)]
     expected = make_table(num_experts, num_slots, split)
     expected.sources[num_fetchable:] = 0
     found = to(expected, machine.device)
     for step in range(4):
-        ids, shares = choose(tokens, top_k, num_experts, step)
+        ids, shares = choose(tokens, top_k, num_experts, step, num_all)
         inner = quantize_rows(torch.randn(tokens, 64))
         cpu_ids = reference.share_out(ids, expected)
+        assert not (cpu_ids == num_experts).any(), "nobody's"
         on_device = (ids.to(machine.device), shares.to(machine.device), _move(inner, machine.device))
         found, ring = machine.call(call_share_out, *on_device, found, 6)
         assert_same(found, expected)
@@ -148,6 +152,15 @@ def test_rows_in_bf16_are_posted_as_they_are(machine: Machine) -> None:
     arguments = (ids.to(machine.device), shares.to(machine.device), inner.to(machine.device), table, 0)
     _, ring = machine.call(call_share_out, *arguments)
     assert torch.equal(ring.array(0, ring.layout.x_offset, 192).cpu().view(2, 96), inner.float())
+
+
+def test_what_is_another_ranks_is_not_needed() -> None:
+    mine, both = (make_table(6, 2, [number // 2 for number in range(7)]) for _ in range(2))
+    for ids in ([0, 3], [4, 5], [2, 3]):
+        left = reference.share_out(torch.tensor([ids], dtype=torch.int32), mine)
+        found = reference.share_out(torch.tensor([[6, *ids, 6]], dtype=torch.int32), both)
+        assert found.tolist() == [[-1, *left.flatten().tolist(), -1]]
+        assert_same(both, mine)
 
 
 def test_what_a_step_needs_keeps_its_slot() -> None:

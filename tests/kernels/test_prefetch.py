@@ -42,16 +42,25 @@ def guess(ids: tuple[int, ...], table: MissTable, ahead: Ahead) -> None:
 
 @pytest.mark.parametrize("predictor", ["gate", "history"])
 @pytest.mark.parametrize(
-    ("tokens", "top_k", "num_experts", "num_slots", "num_ahead"),
+    ("tokens", "top_k", "num_experts", "num_slots", "num_ahead", "num_all"),
     [
-        pytest.param(1, 4, 12, 6, 2, id="one token"),
-        pytest.param(5, 3, 20, 7, 3, id="several tokens, numbers that are no powers of two"),
-        pytest.param(3, 4, 16, 1, 2, id="one slot"),
-        pytest.param(1, 2, 8, 8, 1, id="all experts have slots: nothing is missing"),
+        pytest.param(1, 4, 12, 6, 2, 12, id="one token"),
+        pytest.param(5, 3, 20, 7, 3, 20, id="several tokens, numbers that are no powers of two"),
+        pytest.param(3, 4, 16, 1, 2, 16, id="one slot"),
+        pytest.param(1, 2, 8, 8, 1, 8, id="all experts have slots: nothing is missing"),
+        pytest.param(3, 4, 11, 4, 2, 22, id="half are other ranks'"),
+        pytest.param(3, 4, 16, 4, 2, 32, id="half are other ranks', a power of two"),
     ],
 )
 def test_steps_in_turn(
-    machine: Machine, predictor: str, tokens: int, top_k: int, num_experts: int, num_slots: int, num_ahead: int
+    machine: Machine,
+    predictor: str,
+    tokens: int,
+    top_k: int,
+    num_experts: int,
+    num_slots: int,
+    num_ahead: int,
+    num_all: int,
 ) -> None:
     expected = make_table(num_experts, num_slots, [number // 2 for number in range(num_experts + 1)])
     expected.sources[-1:] = 0  # never fetched
@@ -59,7 +68,7 @@ def test_steps_in_turn(
     places = {*expected.slots.tolist(), *expected_ahead.slots.tolist()}
     found, ahead = to(expected, machine.device), to(expected_ahead, machine.device)
     for step in range(5):
-        ids, shares = choose(tokens, top_k, num_experts, step // 2)  # a guess comes true every other time
+        ids, shares = choose(tokens, top_k, num_experts, step // 2, num_all)  # a guess comes true every other time
         if predictor == "gate":
             reference.guess_routed(ids, shares, expected, expected_ahead)
             arguments = (ids.to(machine.device), shares.to(machine.device))
@@ -68,7 +77,7 @@ def test_steps_in_turn(
             reference.guess_recent(30, expected, expected_ahead)
             found, ahead = machine.call(call_guess_recent, 30, found, ahead)
         assert_same_ahead(ahead, expected_ahead)
-        ids, _ = choose(tokens, top_k, num_experts, (step + 1) // 2)
+        ids, _ = choose(tokens, top_k, num_experts, (step + 1) // 2, num_all)
         reference.admit(ids, expected, expected_ahead)
         found, ahead = machine.call(call_admit, ids.to(machine.device), found, ahead)
         assert_same(found, expected)

@@ -8,6 +8,7 @@ from strata.config import EngineConfig, SchedulerConfig
 from strata.plan.memory import DeviceMemory, size_memory
 from strata.plan.parts import weight_parts
 from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, max_chosen_tokens, place_experts, plan_experts
+from strata.plan.rank import Rank
 from strata.plan.speed import distinct_experts
 from tests.plan.configs import public
 
@@ -45,6 +46,39 @@ def test_prefill_that_copies_whole_layers_has_a_piece_more() -> None:
     few, more = (place_experts(many, 1 << 20, at_most=at_most) for at_most in (1000, 1200))
     assert (few.num_resident, few.staging_bytes) == (2 * 5, (2 * 64 + PIECE) * 100)
     assert (more.num_resident, more.staging_bytes) == (2 * 6, 2 * 64 * 100)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_cards_share_the_experts_and_their_bytes(count: int) -> None:
+    """Of gpt-oss-120b on cards of 40 GiB: one holds a part, of several each holds all of its own."""
+    model, memory = public("gpt-oss-120b"), DeviceMemory("cuda", 40 << 30, 40 << 30)
+    parts, layers = weight_parts(model, "int4"), sum(model.expert_layers)
+    experts = ExpertBytes(layers, parts.num_experts // layers, int(parts.expert))
+    config = EngineConfig("m", dtype="int4", scheduler=SchedulerConfig(max_model_len=8192, max_num_seqs=1))
+    shared = int(parts.shared)
+    placed = [
+        plan_experts(
+            model, config, memory=memory, experts=experts, shared_bytes=shared, element_bytes=2, rank=Rank(index, count)
+        )
+        for index in range(count)
+    ]
+    own = [each.experts.num_experts for each in placed]
+    assert (sum(own), max(own) - min(own) <= 1) == (experts.num_experts, True)
+    assert sum(each.experts.num_bytes for each in placed) == experts.num_bytes
+    assert [each.is_resident for each in placed] == [count > 1] * count
+    assert sum(each.host_bytes for each in placed) == (experts.num_bytes if count == 1 else 0)
+    for each in placed:
+        assert each.vram_bytes + shared < memory.capacity_bytes(config.device.gpu_memory_utilization)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_cards_that_hold_a_part_of_their_own_need_host_memory_for_these_alone(count: int) -> None:
+    own = [EXPERTS.own(Rank(index, count)) for index in range(count)]
+    placed = [place_experts(each, 0) for each in own]
+    assert [each.num_resident // EXPERTS.num_layers for each in placed] == [min(4, one.num_experts - 1) for one in own]
+    assert [each.staging_bytes for each in placed] == [2 * one.layer_bytes for one in own]
+    assert [each.host_bytes for each in placed] == [one.num_bytes for one in own]
+    assert sum(one.num_bytes for one in own) == EXPERTS.num_bytes
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,14 @@ class CpuExperts:
         routing_threads: int,
         hugepages: str = "off",
         num_slots: int,
+        num_scores: int,
     ) -> None:
         """``depth``: requests that may be under way together. ``routing_threads``: threads that may share the choice of
-        experts for a step. ``num_slots``: of VRAM for each layer's experts. Raises HardwareError when host memory is
+        experts for a step. ``num_slots``: of VRAM for each layer's experts. ``num_scores``: of a token, which are of
+        experts that lie elsewhere too where several ranks share them. Raises HardwareError when host memory is
         too small even for what the rest of these may hold in turn, or the native library is not there, StorageError
         when the disk is too small for the others."""
-        self._layout = layout
+        self._layout, self._num_scores = layout, num_scores
         gate = layout.weights["gate_proj.weight"]
         intermediate, hidden = gate.shape
         self._biases = layout.weights.get("gate_proj.bias")
@@ -84,7 +86,7 @@ class CpuExperts:
         # int64 [layers, experts], where those begin that the card can read; 0 for the others.
         self.sources = torch.where(torch.arange(layout.num_experts) < self.num_host, self._table, 0)
         self._max_tokens, self._top_k = max_tokens, top_k
-        places = MailboxLayout(max_tokens, top_k, hidden, "float32", layout.num_experts, depth)
+        places = MailboxLayout(max_tokens, top_k, hidden, "float32", num_scores, depth)
         self._places, self._routing_threads = places, routing_threads
         self._mail = PinnedMemory(places.num_bytes + _ALIGNMENT, device)
         self._late = self._mail.tensor[places.num_bytes : places.num_bytes + 4].view(torch.int32).zero_()
@@ -174,7 +176,7 @@ class CpuExperts:
 
     def _warn(self, spill: Spill) -> None:
         rate, (layers, experts) = spill.settle(), self._table.shape
-        token = self._top_k * layers * self._tiles.num_bytes * self.num_disk / experts
+        token = self._top_k * layers * self._tiles.num_bytes * self.num_disk / self._num_scores
         logger.warning(
             "neither host memory nor VRAM has room for %d of %d experts, %s, which are in %s: read at %.1f GB/s, what "
             "a token takes of them bounds it to %.1f tok/s where the page cache has none. Raise the memory, or the "

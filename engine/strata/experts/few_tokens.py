@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from strata.experts.cpu import CpuExperts
+from strata.experts.part import Part
 from strata.experts.prefetch import Prefetch
 from strata.experts.slots import Slots
 from strata.experts.ways import Way
-from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import ExpertsFn, Routed, Router
 from strata.kernels.misses.table import MissSteps
 
@@ -24,14 +24,15 @@ class FewTokens:
         slots: Slots,
         cpu: CpuExperts,
         misses: MissSteps,
-        layout: BlobLayout,
+        part: Part,
         top_k: int,
         way: Way,
         prefetch_probability: float,
     ) -> None:
         """``prefetch_probability``: see ``Prefetch``."""
-        self.slots, self.cpu, self.misses, self.layout, self.top_k = slots, cpu, misses, layout, top_k
-        self._prefetch = Prefetch(misses, layout, slots.spare, prefetch_probability, slots.device)
+        self.slots, self.cpu, self.misses, self.part, self.top_k = slots, cpu, misses, part, top_k
+        self.layout = part.blobs
+        self._prefetch = Prefetch(misses, self.layout, slots.spare, prefetch_probability, slots.device)
         self._in_slots: list[ExpertsFn] = []
         self.begin(way)
 
@@ -73,9 +74,10 @@ class FewTokens:
 
     @property
     def _leaves_all(self) -> bool:
-        """Whether the CPU, where it chooses, knows by itself what to compute: what VRAM has never changes, and is the
-        first experts alone."""
-        return self.way.leaves_all and self.way.predictor == "off" and not self.cpu.num_fixed
+        """Whether the CPU, where it chooses, knows by itself what to compute: no expert is another rank's, and what
+        VRAM has never changes, and is the first experts alone."""
+        is_fixed = self.way.leaves_all and self.way.predictor == "off" and not self.cpu.num_fixed
+        return is_fixed and self.part.rank.is_alone
 
     def _is_last(self, row: int) -> bool:
         return row + 1 == len(self.slots.tables)
@@ -88,8 +90,8 @@ class FewTokens:
         self.misses.ask_route(scored.scores, scored.inner if leaves_all else None, mailbox, row)
         self._expect_request()
         if not leaves_all:
-            choice = self.misses.take_choice(mailbox, len(x), self.top_k, table.counters)
-            return self.run(row, Routed(*choice, scored.inner), x, closes=self._is_last(row))
+            ids, shares = self.misses.take_choice(mailbox, len(x), self.top_k, table.counters)
+            return self.run(row, Routed(self.part.own(ids), shares, scored.inner), x, closes=self._is_last(row))
         routed = router.routed(scored)
         self.misses.share_out(routed.ids, routed.shares, routed.inner, table, None, row, False)  # for what it counts
         return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)

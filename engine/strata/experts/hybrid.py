@@ -26,7 +26,7 @@ from strata.experts.cpu import CpuExperts
 from strata.experts.facts import facts_of
 from strata.experts.few_tokens import FewTokens
 from strata.experts.layers import LayerBuffers
-from strata.experts.layout import blob_layout
+from strata.experts.part import Part
 from strata.experts.saved import times_of_this_machine
 from strata.experts.slots import Slots
 from strata.experts.splits import best_split, describe, plain_split
@@ -37,6 +37,7 @@ from strata.experts.ways import Split, Way, all_ways
 from strata.kernels.layer import Kernels, Router
 from strata.kernels.matrix import Activation
 from strata.plan.placement import ExpertPlacement
+from strata.plan.rank import ALONE, Rank
 from strata.store.layout import ExpertLayout
 
 logger = logging.getLogger(__name__)
@@ -61,13 +62,16 @@ class Hybrid(BlobTier):
         device: torch.device,
         top_k: int,
         config: DeviceConfig,
+        rank: Rank = ALONE,
     ) -> None:
-        """``config``: by its ``expert_placement`` experts that VRAM has not are all fetched ("fetch"), all computed by
-        the CPU ("cpu"), or split as ``calibrate`` finds: always between both ("hybrid"), or to one alone where that is
-        faster ("auto"). Raises HardwareError when host memory is too small."""
-        misses, blobs = kernels.misses, blob_layout(layout)
+        """``layout``: of all experts. ``placement``: of the rank's own. ``config``: by its ``expert_placement`` experts
+        that VRAM has not are all fetched ("fetch"), all computed by the CPU ("cpu"), or split as ``calibrate`` finds:
+        always between both ("hybrid"), or to one alone where that is faster ("auto"). Raises HardwareError when host
+        memory is too small."""
+        self.rank, self._part = rank, Part.of(layout, rank, kernels)
+        misses, layout = kernels.misses, self._part.layout
         assert misses is not None, "kernels that read blobs deal with missing ones as well"
-        self._kernels, self._layout, self._blobs, self._top_k, self._config = kernels, layout, blobs, top_k, config
+        self._layout, self._top_k, self._config = layout, top_k, config
         self._rows = {layer: row for row, layer in enumerate(layout.layers)}
         num_slots = placement.num_resident // len(layout.layers)
         self.cpu = CpuExperts(
@@ -79,25 +83,27 @@ class Hybrid(BlobTier):
             routing_threads=config.cpu_routing_threads,
             hugepages=config.hugepages,
             num_slots=num_slots,
+            num_scores=self._part.num_all,
         )
-        self.slots = Slots(layout, num_slots, self.cpu, misses, device)
+        self.slots = Slots(layout, num_slots, self.cpu, misses, device, is_alone=rank.is_alone)
         self._splits: tuple[Split, ...] = (plain_split(config.expert_placement, layout.num_experts),)
         way = Way(self._splits[0])
-        self.few = FewTokens(self.slots, self.cpu, misses, blobs, top_k, way, config.prefetch_probability)
-        self.buffers = LayerBuffers(self.slots.tables, self.cpu, misses, blobs, top_k, device)
+        self.few = FewTokens(self.slots, self.cpu, misses, self._part, top_k, way, config.prefetch_probability)
+        self.buffers = LayerBuffers(self.slots, self.cpu, misses, self._part.blobs, top_k / rank.count)
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
         """As ``BlobTier.put``."""
-        layer, number = expert
-        self.cpu.put(self._rows[layer], number, blob)
-        self.slots.put(self._rows[layer], number, blob)
+        row, number = self._rows[expert[0]], self.rank.number(expert[1])
+        if number is not None:
+            self.cpu.put(row, number, blob)
+            self.slots.put(row, number, blob)
 
     def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
         """As ``Tier.layer``."""
-        row = self._rows[layer]
+        row, part, router = self._rows[layer], self._part, self._part.router(router)
         self.cpu.open(activation, router.normalize, self.slots.num_changing)
-        addresses = self.slots.tables[row].addresses, self.buffers.addresses[row]
-        in_slots, staged = (self._kernels.blob_experts(self._blobs, some, activation) for some in addresses)
+        addresses = self.slots.registry.of_layer(layer), self.buffers.addresses[row]
+        in_slots, staged = (part.experts(some, activation) for some in addresses)
         few = self.few.layer(router, in_slots)
 
         def step(x: Tensor) -> Tensor:
@@ -116,7 +122,7 @@ class Hybrid(BlobTier):
         if config.expert_placement in ("fetch", "cpu"):
             return None
         fetch, cpu = (plain_split(placement, layout.num_experts) for placement in ("fetch", "cpu"))
-        bounds = Bounds(self._top_k, self.slots.num_changing, self.cpu.num_host)
+        bounds = Bounds(min(self._top_k, layout.num_experts), self.slots.num_changing, self.cpu.num_host)
         if not bounds.missing:  # the others are on disk
             self._splits = (fetch,)
             return None

@@ -12,16 +12,17 @@ reads. So it does for steps of any length where some are on disk, which a kernel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from strata.experts.cpu import CpuExperts
+from strata.experts.slots import Slots
 from strata.experts.streamer import Streamer
 from strata.kernels.experts.blob import BlobLayout
-from strata.kernels.misses.table import Counter, MissSteps, MissTable
+from strata.kernels.misses.table import Counter, MissSteps
 from strata.memory.device import aligned, wait_for
 from strata.plan.placement import PIECE, copies_whole_layers, max_chosen_tokens
 from strata.store.layout import BLOB_ALIGNMENT
@@ -29,17 +30,19 @@ from strata.store.layout import BLOB_ALIGNMENT
 
 class LayerBuffers:
     """Two buffers, each of a layer's experts. ``places``: int64 [2, experts], addresses in them. ``addresses`` of a
-    layer: int64 [experts], where each expert lies within ``staged``; 0 for one that is not chosen and nowhere."""
+    layer: int64 [experts], with nobody's entry as ``ExpertRegistry.rows``, where each expert lies within ``staged``; 0
+    for one that is not chosen and nowhere."""
 
     def __init__(
         self,
-        tables: Sequence[MissTable],
+        slots: Slots,
         cpu: CpuExperts,
         misses: MissSteps,
         layout: BlobLayout,
-        top_k: int,
-        device: torch.device,
+        top_k: float,
     ) -> None:
+        """``top_k``: of a token's experts those that are chosen here, on average."""
+        tables, device = slots.tables, slots.device
         self._tables, self._cpu, self._misses, self._layout = tables, cpu, misses, layout
         num_experts, num_slots = len(tables[0].addresses), len(tables[0].slots)
         size = layout.num_bytes
@@ -47,7 +50,7 @@ class LayerBuffers:
         begin = self._buffers.data_ptr()
         places = begin + size * torch.arange(2 * num_experts, dtype=torch.int64)
         self.places = places.view(2, num_experts).to(device)
-        self.addresses = [torch.empty_like(table.addresses) for table in tables]
+        self.addresses = list(torch.zeros_like(slots.registry.rows))
         self._piece: Tensor | None = None
         num_slots += cpu.num_fixed
         self._max_chosen = 0 if cpu.num_disk else max_chosen_tokens(num_experts, top_k, num_slots)
@@ -64,8 +67,8 @@ class LayerBuffers:
         at its ``addresses``."""
         if len(ids) <= self._max_chosen:
             missing = self._tables[row].addresses == 0
-            chosen = torch.zeros_like(missing).index_fill_(0, ids.flatten().long(), True)
-            self._read(row, self.places[0], missing & chosen)
+            chosen = torch.zeros_like(self.addresses[row], dtype=torch.bool).index_fill_(0, ids.flatten().long(), True)
+            self._read(row, self.places[0], missing & chosen[: len(missing)])
             yield
             return
         with self._streamer.staged(row):
@@ -111,7 +114,7 @@ class LayerBuffers:
         count = missing.sum(dtype=torch.int32).view(1)
         table.counters[Counter.STREAMED].add_(count[0])
         self._misses.untile(table.sources[order], places[order], count, self._layout)
-        torch.where(missing, places, table.addresses, out=self.addresses[row])
+        torch.where(missing, places, table.addresses, out=self.addresses[row][: len(places)])
 
     def _copy_all(self, row: int, places: Tensor, piece: Tensor) -> None:
         table, stay = self._tables[row], slice(self._cpu.num_host, self._cpu.num_host + self._cpu.num_fixed)
@@ -123,5 +126,5 @@ class LayerBuffers:
                 piece[:number].copy_(some, non_blocking=True)
                 targets = places[experts][first : first + number].contiguous()
                 self._misses.untile(self._lie[:number], targets, self._counts[number : number + 1], self._layout)
-        self.addresses[row].copy_(places)
+        self.addresses[row][: len(places)].copy_(places)
         self.addresses[row][stay] = table.addresses[stay]

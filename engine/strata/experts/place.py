@@ -11,6 +11,7 @@ from strata.experts.resident import Resident
 from strata.experts.tier import BlobTier
 from strata.kernels.layer import Kernels
 from strata.plan.placement import ExpertPlacement
+from strata.plan.rank import ALONE, Rank
 from strata.store.layout import ExpertLayout
 
 
@@ -27,9 +28,10 @@ def blob_tier(
     device: torch.device,
     top_k: int,
     config: DeviceConfig,
+    rank: Rank = ALONE,
 ) -> BlobTier:
-    """As ``placement`` says. ``top_k``: experts of a token. Raises HardwareError when host memory is too small, or the
-    native library is not there."""
+    """As ``placement`` of the rank's own experts says. ``layout``: of all experts. ``top_k``: those of a token. Raises
+    HardwareError when host memory is too small, or the native library is not there."""
     if placement.is_resident:
-        return Resident(layout, kernels, device)
-    return Hybrid(layout, placement, kernels, device, top_k, config)
+        return Resident(layout, kernels, device, rank)
+    return Hybrid(layout, placement, kernels, device, top_k, config, rank)

@@ -24,12 +24,19 @@ class Slots:
     addresses of slots that no layer has."""
 
     def __init__(
-        self, layout: ExpertLayout, of_layer: int, cpu: CpuExperts, misses: MissSteps, device: torch.device
+        self,
+        layout: ExpertLayout,
+        of_layer: int,
+        cpu: CpuExperts,
+        misses: MissSteps,
+        device: torch.device,
+        *,
+        is_alone: bool = True,
     ) -> None:
-        """``of_layer``: slots of each layer. ``cpu``: has the other experts."""
+        """``of_layer``: slots of each layer. ``cpu``: has the other experts. ``is_alone``: see ``ExpertRegistry``."""
         self.device, self.num_changing = device, of_layer - cpu.num_fixed
         self._cpu, self._misses, self._layout = cpu, misses, blob_layout(layout)
-        self.registry = ExpertRegistry(layout.layers, layout.num_experts, device)
+        self.registry = ExpertRegistry(layout.layers, layout.num_experts, device, is_alone=is_alone)
         self.counters = Counters(layout.layers, device)
         self.split = torch.zeros(layout.num_experts + 1, dtype=torch.int32, device=device)
         num_layers, size = len(layout.layers), layout.blob_bytes

@@ -11,6 +11,7 @@ from strata.experts.counts import ExpertStats
 from strata.experts.ways import Way
 from strata.kernels.layer import ExpertsFn, Router
 from strata.kernels.matrix import Activation
+from strata.plan.rank import ALONE
 
 
 class Tier:
@@ -19,6 +20,8 @@ class Tier:
     As it is here the device finds all of them in one place, and a step asks nobody else.
     """
 
+    rank = ALONE  # whose experts these are
+
     # Tokens that a step may have which is a CUDA graph, where the host is asked for nothing on the way; None: any
     # number.
     max_captured: int | None = None
@@ -26,7 +29,10 @@ class Tier:
     def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
         """The step x -> x + the experts that ``router`` chooses for it, of layer number ``layer``; it reads memory that
         the tier owns. Layers are asked for in the order in which they run. ``router``: may be called beside the layer
-        before it, on another stream."""
+        before it, on another stream.
+
+        Where several ranks share the experts each adds its own ones, the first to x and the others to zeros: the
+        layer's result is the sum over the ranks."""
         raise NotImplementedError
 
     def calibrate(self) -> Calibration | None:
@@ -65,8 +71,8 @@ class BlobTier(Tier):
     """A tier that keeps the store's blobs as they are."""
 
     def put(self, expert: tuple[int, int], blob: Tensor) -> None:
-        """Take the blob, uint8 on the CPU, of (layer, expert); its memory is used again afterwards. Threads that load
-        call it at the same time, for different experts."""
+        """Take the blob, uint8 on the CPU, of (layer, expert), unless it is another rank's; its memory is used again
+        afterwards. Threads that load call it at the same time, for different experts."""
         raise NotImplementedError
 
 

@@ -47,10 +47,11 @@ class Trial:
         new = (lot + there).argsort(-1)[:, :missing]
         old = (lot - there.float()).argsort(-1)[:, : self._bounds.resident(missing)]
         drawn = torch.cat([new, old], -1)
-        layers, tokens, top_k = self._ids.shape
+        layers, tokens, _ = self._ids.shape
+        top_k = self._bounds.top_k  # of a token's experts; the others are other ranks'
         # Round and round, so that a token has none twice.
         places = torch.arange(tokens * top_k, device=drawn.device) % drawn.shape[-1]
-        self._ids.copy_(drawn[:, places].view(layers, tokens, top_k))
+        self._ids[..., :top_k] = drawn[:, places].view(layers, tokens, top_k)
 
 
 @contextmanager
@@ -63,8 +64,9 @@ def open_trial(few: FewTokens, bounds: Bounds, tokens: int, num_layers: int) -> 
     inner = few.misses.inner(torch.randn(tokens, hidden, device=device))
     x = torch.zeros(tokens, hidden, device=device)
     shares = torch.ones(tokens, few.top_k, device=device)
-    # Any that differ: their kernels are built with them.
-    ids = torch.arange(few.top_k, dtype=torch.int32, device=device).repeat(len(tables), tokens, 1)
+    # Any that differ, and nobody's where a token takes more than there are: their kernels are built with them.
+    ids = torch.arange(few.top_k, dtype=torch.int32, device=device).clamp(max=few.part.layout.num_experts)
+    ids = ids.repeat(len(tables), tokens, 1)
     on_its_own = device.type == "cuda"
 
     def step() -> None:

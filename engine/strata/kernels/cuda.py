@@ -38,6 +38,7 @@ from strata.kernels.misses import routing as cpu_routing
 from strata.kernels.misses import triton as misses
 from strata.kernels.misses import untile
 from strata.kernels.misses.table import MissSteps
+from strata.kernels.own import triton as own_experts
 from strata.kernels.prefetch import triton as prefetch
 from strata.kernels.rms_norm import triton as rms_norm
 from strata.kernels.router import triton as routing
@@ -105,6 +106,9 @@ class CudaKernels(Kernels):
             return x + run(self._plain(routed.inner), routed.shares.to(self.dtype), routed.ids, mlps)
 
         return add
+
+    def own(self, ids: Tensor, index: int, count: int, nobody: int) -> Tensor:
+        return own_experts.own(ids, index, count, nobody)
 
     def reads_blobs(self, layout: BlobLayout) -> bool:
         return blobs.reads(layout)

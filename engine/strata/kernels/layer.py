@@ -27,6 +27,7 @@ from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.misses.table import MissSteps
 from strata.kernels.operations import Operations
+from strata.kernels.own.reference import own
 
 Inner: TypeAlias = Any  # what only the next step reads
 
@@ -172,6 +173,10 @@ class Kernels:
         """What the device does about experts that its memory has not, of those whose blobs it reads; None: it needs
         all of them there."""
         return None
+
+    def own(self, ids: Tensor, index: int, count: int, nobody: int) -> Tensor:
+        """As ``kernels.own``."""
+        return own(ids, index, count, nobody)
 
     def reads_blobs(self, layout: BlobLayout) -> bool:
         """Whether ``blob_experts`` runs experts whose blobs are laid out like this; else ``experts`` takes them."""

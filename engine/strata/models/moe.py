@@ -21,11 +21,13 @@ def routed_experts(
 
 
 class ExpertsBesideShared:
-    """Routed experts, plus one that every token takes as far as its gate opens: sigmoid(gate(.)) * shared(.)."""
+    """Routed experts, plus one that every token takes as far as its gate opens: sigmoid(gate(.)) * shared(.). Where
+    several ranks share the routed ones, the first adds this one too."""
 
     def __init__(self, config: ExpertsConfig, weights: Weights, name: str, norm: Norm, layer: int) -> None:
         kernels, shared = weights.kernels, f"{name}.shared_expert"
         self.routed = routed_experts(config, weights, name, norm, layer)
+        self.adds_shared = weights.tier.rank.index == 0
         self.gate = kernels.norm_linear(norm, [weights.matrix(f"{name}.shared_expert_gate")])
         matrices = weights.matrices(f"{shared}.gate_proj", f"{shared}.up_proj")
         self.gated = kernels.norm_gated(norm, matrices, SILU)
@@ -33,5 +35,7 @@ class ExpertsBesideShared:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] -> the same"""
+        if not self.adds_shared:
+            return self.routed(x)
         share, inner = torch.sigmoid(self.gate(x)), self.gated(x)  # of x before the routed experts are added to it
         return self.down_add(inner, self.routed(x), share)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.memory import DeviceMemory, kv_token_bytes, resolve_max_model_len, workspace_bytes
+from strata.plan.rank import ALONE, Rank
 from strata.plan.speed import multiplications_per_token
 from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
@@ -44,6 +45,10 @@ class ExpertBytes:
     @property
     def layer_bytes(self) -> int:
         return self.num_experts * self.blob_bytes
+
+    def own(self, rank: Rank) -> ExpertBytes:
+        """Those of one of several cards."""
+        return replace(self, num_experts=rank.num_own(self.num_experts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +100,15 @@ def plan_experts(
     experts: ExpertBytes,
     shared_bytes: int,
     element_bytes: int,
+    rank: Rank = ALONE,
 ) -> ExpertPlacement:
     """All experts in VRAM where that leaves a KV cache for one sequence; else as many as fit beside a larger one, and
-    beside steps that are worth what they bring over PCIe.
+    beside steps that are worth what they bring over PCIe. Of ``experts`` those are placed that are the rank's own.
 
     ``shared_bytes``: of all other weights. ``element_bytes``: of KV cache and activations. Where not even the shared
     weights fit, no expert does; ``plan_memory`` says the rest. Raises OptionError for settings out of range.
     """
-    device, total_bytes = memory.device, memory.total_bytes
+    device, total_bytes, experts = memory.device, memory.total_bytes, experts.own(rank)
 
     def plan(choice: EngineConfig) -> tuple[ExpertPlacement, int]:
         return _plan(model, choice, memory, experts, shared_bytes, element_bytes)
@@ -171,7 +177,7 @@ def copies_whole_layers(num_slots: int, num_experts: int) -> bool:
     return num_slots * 12 < num_experts
 
 
-def max_chosen_tokens(num_experts: int, top_k: int, num_slots: int) -> int:
+def max_chosen_tokens(num_experts: int, top_k: float, num_slots: int) -> int:
     """Tokens of a step up to which prefill has only those experts brought that they take, once the layer has chosen;
     0 where that never pays. In times that the copy engine takes for all of a layer:
 

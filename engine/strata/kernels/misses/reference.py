@@ -11,12 +11,13 @@ DECAY = 0.95  # of an expert's heat in a step: after 14 steps a use counts half
 
 
 def share_out(ids: Tensor, table: MissTable) -> Tensor:
-    """ids int32 [tokens, top_k] -> int32 [tokens, top_k], the experts that the CPU computes, -1 elsewhere.
+    """ids int32 [tokens, top_k] -> int32 [tokens, top_k], the experts that the CPU computes, -1 elsewhere. An id behind
+    the last expert is nobody's: that expert is another rank's.
 
     Of the experts that are needed and not in VRAM, the hottest ``table.split[how many]`` get slots, as far as there
     are any whose expert this step does not need; the coldest of these lose theirs. Of two alike the first goes before.
     """
-    chosen = sorted(set(ids.flatten().tolist()))
+    chosen = sorted({expert for expert in ids.flatten().tolist() if expert < len(table.addresses)})
     table.heat.mul_(DECAY)
     table.heat[chosen] += 1
     heat, owners = table.heat.tolist(), table.owners.tolist()
@@ -35,4 +36,5 @@ def share_out(ids: Tensor, table: MissTable) -> Tensor:
         table.owners[slot] = expert
     table.count.fill_(count)
     table.counters[: Counter.FETCHED + 1] += torch.tensor([len(chosen), len(chosen) - len(missing), count])
-    return torch.where(table.addresses[ids.long()] == 0, ids, -1)
+    left = [expert for expert in missing if expert not in fetched]
+    return torch.where(torch.isin(ids, torch.tensor(left, dtype=ids.dtype)), ids, -1)

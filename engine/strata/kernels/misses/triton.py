@@ -126,6 +126,7 @@ def share_out_kernel(
     pair = tl.arange(0, P)
     paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
+    ids = tl.where(ids < EXPERTS, ids, -1)  # not another rank's
     shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
     expert = tl.arange(0, E)
     known = expert < EXPERTS

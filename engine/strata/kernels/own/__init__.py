@@ -1,0 +1,1 @@
+"""Which of the chosen experts are a rank's own."""
