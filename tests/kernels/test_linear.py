@@ -85,6 +85,18 @@ def test_cpu_product_without_bias(kind: str) -> None:
     assert relative(found, expected - bias.bfloat16().double()) < BF16_ERROR
 
 
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4", "mxfp4"])
+@pytest.mark.parametrize("tokens", [1, 2, cpu.MAX_DIRECT_ROWS["int4"] + 1])
+def test_a_cpu_that_multiplies_no_bf16_does_it_in_float32(
+    kind: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: False)
+    packed, bias, x, expected = make(kind, 70, 96, tokens, torch.bfloat16)
+    found = cpu.prepare(kind, packed.parts, bias, torch.bfloat16)(x)
+    assert found.dtype == torch.bfloat16
+    assert relative(found, expected) < BF16_ERROR
+
+
 @pytest.mark.parametrize("kind", PREPARED_BITS)
 def test_a_plan_knows_what_the_cpu_keeps_of_a_weight(kind: str) -> None:
     rows, cols = 128, 256

@@ -98,11 +98,15 @@ def read_bandwidth(device: Any) -> float:
 
 
 def multiply_rate(device: Any) -> float:
-    """Multiplications and additions a second of the fastest of several products of large bf16 matrices."""
+    """Multiplications and additions a second of the fastest of several products of large matrices: in bf16, or in
+    float32 on a CPU that multiplies in it."""
     import torch
 
-    size = MATRIX if device.type == "cuda" else CPU_MATRIX
-    left, right = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
+    from strata.kernels.linear.cpu import multiplies_bf16
+
+    card = device.type == "cuda"
+    size, dtype = MATRIX if card else CPU_MATRIX, torch.bfloat16 if card or multiplies_bf16() else torch.float32
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return float(2 * size**3 / _fastest(lambda: left @ right, device))
 
 

@@ -4,6 +4,9 @@ bf16 weights are re-ordered once for oneDNN. int4 weights are re-ordered once fo
 multiplies each nibble by a bf16 scale and adds a bf16 offset, 5.0 bits a weight; int8 weights run through the same
 product as two planes of nibbles, w = scale * (16 * high + low), 10 bits a weight. Torch's own int8 product knows one
 scale a row only, and was 1.3 times slower than the two planes.
+
+A CPU without AVX-512 multiplies matrices in float32: oneDNN has no bf16 for it, and torch's own product of 128 rows
+with a matrix 3072 x 576 took 450 ms where float32 takes 8 (one AVX2 core, 2026-11).
 """
 
 from __future__ import annotations
@@ -23,21 +26,37 @@ from strata.kernels.linear.reference import LinearFn
 # for oneDNN's product is faster. One Zen 4 core, matrix 3072 x 576, 2026-11: int4 64 rows 2.8 against 2.9 ms, 128 rows
 # 5.5 against 4.1, 512 rows 22.0 against 11.2; int8 16 rows 1.4 against 1.7, 32 rows 2.8 against 2.1.
 MAX_DIRECT_ROWS = {"int4": 64, "int8": 24}
+# Of x, for which bf16 weights are not widened to float32: 0.37 against 0.45 ms, two rows 0.80 against 0.57.
+MAX_SUMMED_ROWS = 1
 
 
 def prepare(kind: str, parts: Mapping[str, Tensor], bias: Tensor | None, dtype: torch.dtype) -> LinearFn:
     """As ``reference.prepare``, for activations in bf16; the weight is re-ordered, ``parts`` may be dropped."""
     bias = None if bias is None else bias.to(dtype)
-    if kind == "bf16":
-        return _prepare_bf16(parts["weight"].to(dtype), bias)
-    if kind not in MAX_DIRECT_ROWS or _tile_rows() is None:
-        return reference.prepare(kind, parts, bias, dtype)
-    return _TiledLinear(kind, parts, bias)
+    if kind in MAX_DIRECT_ROWS and _tile_rows() is not None:
+        return _TiledLinear(kind, parts, bias)
+    if not multiplies_bf16():
+        return _prepare_float32(kind, parts, bias, dtype)
+    return _prepare_bf16(parts["weight"], bias) if kind == "bf16" else reference.prepare(kind, parts, bias, dtype)
+
+
+def multiplies_bf16() -> bool:
+    """Whether the product of two bf16 matrices is a fast one on this CPU."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _prepare_float32(kind: str, parts: Mapping[str, Tensor], bias: Tensor | None, dtype: torch.dtype) -> LinearFn:
+    wide = None if bias is None else bias.float()
+
+    def product(x: Tensor) -> Tensor:
+        if kind == "bf16" and len(x) <= MAX_SUMMED_ROWS:
+            return functional.linear(x, parts["weight"], bias)
+        return reference.linear(x.float(), kind, parts, wide).to(dtype)
+
+    return product
 
 
 def _prepare_bf16(weight: Tensor, bias: Tensor | None) -> LinearFn:
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return lambda x: functional.linear(x, weight, bias)
     # One row: decode is what the order of the weight matters for.
     ordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
     product = torch.ops.mkldnn._linear_pointwise.default
@@ -69,7 +88,7 @@ class _TiledLinear:
             rows = x if self.planes == 1 else torch.cat((x, x), 1)
             out = torch._C._VariableFunctions._weight_int4pack_mm_for_cpu(rows, self.packed, GROUP, self.steps)
         else:
-            out = x @ self._dequantized()
+            out = _multiply(x, self._dequantized())
         if out.shape[1] != self.rows:
             out = out[:, : self.rows]
         return out if self.bias is None else out + self.bias
@@ -96,6 +115,11 @@ class _TiledLinear:
         else:
             grouped.mul_(scale)
         return out.view(cols, -1)
+
+
+def _multiply(x: Tensor, weight: Tensor) -> Tensor:
+    """bf16 [tokens, cols] @ [cols, rows]."""
+    return x @ weight if multiplies_bf16() else (x.float() @ weight.float()).bfloat16()
 
 
 def _int4_plane(parts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
