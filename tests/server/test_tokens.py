@@ -80,6 +80,17 @@ def test_a_text_longer_than_the_context_is_counted(serve: Serve, encode: Encode)
     assert (answer["count"], answer["max_model_len"]) == (len(encode(text)), 32)
 
 
+@pytest.mark.parametrize(
+    ("max_model_len", "longest"),
+    [pytest.param(32, 1 << 20, id="of any model"), pytest.param(1 << 18, 1 << 21, id="as the context may hold")],
+)
+def test_a_text_that_would_keep_a_core_busy_is_refused(serve: Serve, max_model_len: int, longest: int) -> None:
+    client = serve(max_model_len=max_model_len).client
+    error = error_of(client.post("/tokenize", json={"prompt": "a" * (longest + 1)}), 400)
+    assert (error["param"], error["code"]) == ("prompt", "text_too_long")
+    assert f"{longest + 1} characters; at most {longest} are tokenised at once" in error["message"]
+
+
 def test_an_empty_text_has_no_tokens(serve: Serve) -> None:
     client = serve().client
     assert client.post("/tokenize", json={"prompt": ""}).json()["tokens"] == []

@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
+# Characters whose tokens are counted at once: two to three seconds of a core, or as many as the context may hold.
+MAX_COUNTED = 1 << 20
+MAX_COUNTED_PER_TOKEN = 8
+
 # Beyond these an answer gets a warning.
 MAX_SAFE_TEMPERATURE = 1.2
 MIN_SAFE_TOP_P = 0.8  # with a temperature above 1
@@ -78,7 +82,15 @@ class ServedModel:
         return tuple(prompt)
 
     def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-        """A text of any length, whether it fits into the context or not."""
+        """A text, whether it fits into the context or not; one that would take a core for many seconds is refused."""
+        longest = max(MAX_COUNTED, MAX_COUNTED_PER_TOKEN * self.max_model_len)
+        if len(text) > longest:
+            raise RequestError(
+                f"the text has {len(text)} characters; at most {longest} are tokenised at once: split it where a word "
+                "ends, and add up the counts",
+                param="prompt",
+                code="text_too_long",
+            )
         return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def spell(self, token_ids: Sequence[int]) -> str:

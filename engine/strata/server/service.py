@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -282,7 +282,7 @@ class Service:
             ids, _ = await _open_chat(model, body.chat)
         answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
         if body.return_token_strs:
-            answer["token_strs"] = [model.token_bytes(token_id).decode(errors="backslashreplace") for token_id in ids]
+            answer["token_strs"] = await _maybe_in_thread(lambda: _texts(model, ids), len(ids))
         return answer
 
     async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
@@ -310,6 +310,10 @@ async def _open_chat(model: ServedModel, chat: ChatRequest) -> tuple[tuple[int, 
     length = sum(_MESSAGE + len(message.text) for message in chat.messages)
     # Tools are long, as agents send them.
     return await _maybe_in_thread(lambda: model.open_chat(chat), _LONG_TEXT + 1 if chat.tools else length)
+
+
+def _texts(model: ServedModel, ids: Sequence[int]) -> list[str]:
+    return [model.token_bytes(token_id).decode(errors="backslashreplace") for token_id in ids]
 
 
 async def _maybe_in_thread(encode: Callable[[], _Result], length: int) -> _Result:
