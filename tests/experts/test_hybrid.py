@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,8 @@ from strata.store.layout import ExpertLayout
 from strata.store.reader import Store
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.counting import counts_of
-from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
+from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, Stores, made_store
 from tests.models import tiny
-
-ONE_LAYER = ARCHITECTURES["beside a shared one"] | {"num_hidden_layers": 1}
 
 
 def load(
@@ -70,6 +68,21 @@ def load(
     return Runner.load(store, config, compute_dtype=torch.float32)
 
 
+Logits = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def all_in_vram(stores: Stores) -> Logits:
+    """Of such a store: float32 [tokens, vocab], computed once."""
+
+    @cache
+    def logits(*kind: str) -> torch.Tensor:
+        with pytest.MonkeyPatch.context() as patch:
+            return tiny.run_chunks(load(stores(*kind), BlobKernels(), patch), TOKEN_IDS, 5, list(range(8)))
+
+    return logits
+
+
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "one layer"])
 @pytest.mark.parametrize(
     ("dtype", "placement", "num_slots"),
@@ -84,12 +97,16 @@ def load(
     ],
 )
 def test_the_numbers_stay(
-    tmp_path: Path, name: str, dtype: str, placement: str, num_slots: int, monkeypatch: pytest.MonkeyPatch
+    stores: Stores,
+    all_in_vram: Logits,
+    name: str,
+    dtype: str,
+    placement: str,
+    num_slots: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    monkeypatch.setitem(ARCHITECTURES, "one layer", ONE_LAYER)
-    store = made_store(tmp_path, dtype, name)
-    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
+    store, expected = stores(dtype, name), all_in_vram(dtype, name)
     runner = load(store, CachedKernels(), monkeypatch, num_slots, placement)
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
@@ -117,12 +134,12 @@ def test_the_numbers_stay(
     ],
 )
 def test_the_cpu_chooses_as_the_card_does(
-    tmp_path: Path, placement: str, prefetch: str, name: str, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, placement: str, prefetch: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     # Rounded to 8 bits, an activation that differs in its last bit may turn a later layer's choice.
     monkeypatch.setattr(cpu, "PoolOptions", partial(PoolOptions, activations="int16"))
-    store = made_store(tmp_path, "int4", name)
+    store = stores("int4", name)
     logits, counts = [], []
     for routing in ("gpu", "cpu"):
         runner = load(store, CachedKernels(), monkeypatch, 2, placement, prefetch, routing=routing, depth=3)
@@ -144,7 +161,9 @@ def test_the_cpu_chooses_as_the_card_does(
 
 
 @pytest.mark.parametrize("placement", ["cpu", "fetch"])
-def test_experts_on_two_numa_nodes(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_on_two_numa_nodes(
+    stores: Stores, all_in_vram: Logits, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nodes = ((0,), (min(1, max(os.sched_getaffinity(0))),))
     near: list[tuple[int, ...]] = []
 
@@ -156,8 +175,7 @@ def test_experts_on_two_numa_nodes(tmp_path: Path, placement: str, monkeypatch: 
     monkeypatch.setattr(cpu, "PinnedMemory", Recorded)
     monkeypatch.setattr(cpu, "cores_of_nodes", lambda keep: nodes)
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    store = made_store(tmp_path, "int4")
-    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
+    store, expected = stores("int4"), all_in_vram("int4")
     runner = load(store, CachedKernels(), monkeypatch, 1, placement)
     assert isinstance(runner.model.tier, Hybrid)
     try:
@@ -191,15 +209,15 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_what_host_memory_has_no_room_for_is_on_disk(
-    tmp_path: Path,
+    stores: Stores,
+    all_in_vram: Logits,
     on_disk: Path,
     placement: str,
     num_slots: int,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = made_store(tmp_path, "int4")
-    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
+    store, expected = stores("int4"), all_in_vram("int4")
     runner = load(store, CachedKernels(), monkeypatch, num_slots, placement)
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
@@ -239,7 +257,8 @@ def test_what_host_memory_has_no_room_for_is_on_disk(
     ],
 )
 def test_what_host_memory_has_no_room_for_stays_in_vram(
-    tmp_path: Path,
+    stores: Stores,
+    all_in_vram: Logits,
     dtype: str,
     placement: str,
     routing: str,
@@ -252,8 +271,7 @@ def test_what_host_memory_has_no_room_for_stays_in_vram(
     monkeypatch.setattr(hybrid, "MAX_TOKENS", max_tokens)
     monkeypatch.setattr("strata.experts.spill._is_memory", lambda directory: False)  # whatever /tmp is
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    store = made_store(tmp_path, dtype)
-    expected = tiny.run_chunks(load(store, BlobKernels(), monkeypatch), TOKEN_IDS, 5, list(range(8)))
+    store, expected = stores(dtype), all_in_vram(dtype)
     runner = load(store, CachedKernels(), monkeypatch, num_slots, placement, routing=routing)
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
@@ -284,9 +302,9 @@ def assert_prompts_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         runner.model.tier.close()
 
 
-def test_prefill_brings_experts_from_disk(tmp_path: Path, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill_brings_experts_from_disk(stores: Stores, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
-    assert_prompts_stay(made_store(tmp_path, "int4"), monkeypatch)
+    assert_prompts_stay(stores("int4"), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -316,14 +334,14 @@ def test_where_experts_lie(room: int, num_slots: int, found: tuple[int, int], mo
         pytest.param(True, 2, id="whole layers from two NUMA nodes"),
     ],
 )
-def test_prefill_brings(tmp_path: Path, whole: bool, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill_brings(stores: Stores, whole: bool, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cores = [(core,) for core in sorted(os.sched_getaffinity(0))] * 2
     monkeypatch.setattr(cpu, "cores_of_nodes", lambda keep: tuple(cores[:nodes]))
     monkeypatch.setattr(layers, "copies_whole_layers", lambda num_slots, num_experts: whole)
     monkeypatch.setattr(layers, "PIECE", 3)
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 4)
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    assert_prompts_stay(made_store(tmp_path, "int4"), monkeypatch)
+    assert_prompts_stay(stores("int4"), monkeypatch)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["beside what is missing", "beside whole layers, in pieces"])
@@ -357,7 +375,7 @@ def test_of_few_tokens_prefill_brings_what_they_take(
 
 
 def test_auto_keeps_what_decodes_fastest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the trial says: here each fetch takes a while, which no layer alone shows."""
     caplog.set_level(logging.INFO)
@@ -380,7 +398,7 @@ def test_auto_keeps_what_decodes_fastest(
 
     monkeypatch.setattr(Runner, "run", slow_fetches)
     monkeypatch.setattr(runner_module, "keep_fastest", partial(keep_fastest, clock=lambda: now[0]))
-    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, "auto")
+    runner = load(stores("int4"), CachedKernels(), monkeypatch, 2, "auto")
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     try:
@@ -395,11 +413,11 @@ def test_auto_keeps_what_decodes_fastest(
 
 
 def test_others_may_change_what_is_done_about_misses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_dir: Path
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, cache_dir: Path
 ) -> None:
     """Outside of the inference mode in which the tensors were made."""
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, "hybrid")
+    runner = load(stores("int4"), CachedKernels(), monkeypatch, 2, "hybrid")
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     try:
@@ -415,10 +433,10 @@ def test_others_may_change_what_is_done_about_misses(
 
 
 @pytest.mark.parametrize("placement", ["fetch", "cpu", "hybrid"])
-def test_a_placement_that_was_asked_for_stays(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_placement_that_was_asked_for_stays(stores: Stores, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     monkeypatch.setattr(Trial, "seconds", lambda self, missing, fetched: 1.0 - fetched / 10)
-    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, placement)
+    runner = load(stores("int4"), CachedKernels(), monkeypatch, 2, placement)
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     tier.close()
@@ -427,7 +445,7 @@ def test_a_placement_that_was_asked_for_stays(tmp_path: Path, placement: str, mo
 
 
 def test_the_next_start_takes_the_times_of_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_dir: Path, caplog: pytest.LogCaptureFixture
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
@@ -438,7 +456,7 @@ def test_the_next_start_takes_the_times_of_the_one_before(
         return each[0] * max(fetched, missing - fetched)
 
     monkeypatch.setattr(Trial, "seconds", seconds)
-    store = made_store(tmp_path, "int4")
+    store = stores("int4")
 
     def start() -> int:
         tried.clear()
@@ -477,7 +495,7 @@ def test_a_damaged_expert_ends_the_start(tmp_path: Path, monkeypatch: pytest.Mon
         load(store, CachedKernels(), monkeypatch, 2, "fetch")
 
 
-def test_a_request_is_expected_once_its_kernel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_expected_once_its_kernel_is_built(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """Building it takes longer than the CPU's threads wait for a request that was announced."""
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
     events: list[str] = []
@@ -493,7 +511,7 @@ def test_a_request_is_expected_once_its_kernel_is_built(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(CachedKernels, "misses", replace(misses, share_out=share_out))
     monkeypatch.setattr(CpuExperts, "expect", announce)
-    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 1, "hybrid")
+    runner = load(stores("int4"), CachedKernels(), monkeypatch, 1, "hybrid")
     assert runner.model.tier is not None
     runner.model.tier.close()
     assert events

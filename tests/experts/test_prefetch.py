@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,8 +26,8 @@ from tests.experts import test_counts
 from tests.experts.blob_kernels import BlobKernels, CachedKernels
 from tests.experts.counting import counts_of
 from tests.experts.test_counts import Running
-from tests.experts.test_hybrid import ONE_LAYER, load
-from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, made_store
+from tests.experts.test_hybrid import load
+from tests.experts.test_resident import ARCHITECTURES, TOKEN_IDS, Stores
 from tests.models import tiny
 
 store = test_counts.store  # a fixture
@@ -47,16 +46,13 @@ def tiers() -> Iterator[list[Hybrid]]:
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "a dense layer first", "one layer"])
 def test_the_numbers_stay(
-    tmp_path: Path, name: str, predictor: str, tiers: list[Hybrid], monkeypatch: pytest.MonkeyPatch
+    stores: Stores, name: str, predictor: str, tiers: list[Hybrid], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit where no expert is the CPU's: in steps of one token, with slots for the experts of one. There what
     the last step needed is in its slot, so "history" has only the steps before it to go by."""
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 2)
     monkeypatch.setattr(hybrid, "MAX_TOKENS", 16)
-    monkeypatch.setitem(ARCHITECTURES, "one layer", ONE_LAYER)
-    first_dense = ARCHITECTURES["a dense layer between"] | {"mlp_only_layers": [0]}
-    monkeypatch.setitem(ARCHITECTURES, "a dense layer first", first_dense)
-    made = made_store(tmp_path, "int4", name)
+    made = stores("int4", name)
     expected = load(made, BlobKernels(), monkeypatch)
     runner = load(made, CachedKernels(), monkeypatch, 2, "fetch", predictor, 0.15)
     tier = runner.model.tier
@@ -75,10 +71,10 @@ def test_the_numbers_stay(
 @pytest.mark.parametrize("predictor", PREDICTORS)
 @pytest.mark.parametrize("tokens", [2, 16])
 def test_what_was_fetched_is_no_longer_the_cpus(
-    tmp_path: Path, predictor: str, tokens: int, tiers: list[Hybrid], monkeypatch: pytest.MonkeyPatch
+    stores: Stores, predictor: str, tokens: int, tiers: list[Hybrid], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.plan.placement.MIN_SLOTS", 1)
-    made = made_store(tmp_path, "int4")
+    made = stores("int4")
     expected = tiny.run_chunks(load(made, BlobKernels(), monkeypatch), TOKEN_IDS, tokens, list(range(8)))
     runner = load(made, CachedKernels(), monkeypatch, 2, "cpu", predictor)
     tier = runner.model.tier
@@ -141,7 +137,7 @@ def test_nobody_guesses_while_it_is_off(store: Store, tiers: list[Hybrid]) -> No
 
 
 def test_auto_keeps_whoever_makes_decoding_faster(
-    tmp_path: Path,
+    stores: Stores,
     tiers: list[Hybrid],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -160,7 +156,7 @@ def test_auto_keeps_whoever_makes_decoding_faster(
     monkeypatch.setattr(Runner, "run", timed)
     monkeypatch.setattr(runner_module, "MAX_STEPS", 3)
     monkeypatch.setattr(runner_module, "keep_fastest", partial(keep_fastest, clock=lambda: now[0]))
-    runner = load(made_store(tmp_path, "int4"), CachedKernels(), monkeypatch, 2, "cpu", "auto")
+    runner = load(stores("int4"), CachedKernels(), monkeypatch, 2, "cpu", "auto")
     tier = runner.model.tier
     assert isinstance(tier, Hybrid)
     tiers.append(tier)

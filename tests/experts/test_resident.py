@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "beside a shared one": {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 32},
     "all of one kind": {"architectures": ["MixtralForCausalLM"], "intermediate_size": 64},
 }
+MORE = {
+    "a dense layer first": ARCHITECTURES["a dense layer between"] | {"mlp_only_layers": [0]},
+    "one layer": ARCHITECTURES["beside a shared one"] | {"num_hidden_layers": 1},
+}
 TOKEN_IDS = [(7 * i + i * i) % 90 + 2 for i in range(40)]
+
+
+Stores = Callable[..., Store]  # made_store's last two arguments; see ``conftest``
 
 
 @as_router
@@ -46,7 +54,7 @@ def no_router(x: torch.Tensor) -> Routed:
 
 
 def made_store(directory: Path, dtype: str, name: str = "a dense layer between") -> Store:
-    source = write_checkpoint(directory / "tiny", **(EXPERTS | ARCHITECTURES[name]))
+    source = write_checkpoint(directory / "tiny", **(EXPERTS | (ARCHITECTURES | MORE)[name]))
     return Store.open(convert(str(source), directory / "store", dtype))
 
 
@@ -65,14 +73,14 @@ def logits(store: Store, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> t
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
 def test_experts_in_blobs_are_those_of_their_tensors(
-    tmp_path: Path, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = made_store(tmp_path, dtype, name)
+    store = stores(dtype, name)
     expected = logits(store, Kernels(REFERENCE, torch.float32), monkeypatch)
     assert torch.equal(logits(store, BlobKernels(), monkeypatch), expected)
 
 
-def test_a_loaded_model_keeps_its_experts_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_model_keeps_its_experts_memory(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernels know addresses alone."""
     kept: list[weakref.ref[Resident]] = []
 
@@ -82,7 +90,7 @@ def test_a_loaded_model_keeps_its_experts_memory(tmp_path: Path, monkeypatch: py
             kept.append(weakref.ref(self))
 
     monkeypatch.setattr(place, "Resident", Counted)
-    runner = load(made_store(tmp_path, "int4"), BlobKernels(), monkeypatch)
+    runner = load(stores("int4"), BlobKernels(), monkeypatch)
     gc.collect()
     assert [tier() is None for tier in kept] == [False]
     del runner
@@ -102,8 +110,8 @@ class Watched(BlobKernels):
         return super().blob_experts(layout, addresses, activation)
 
 
-def test_an_expert_moves_by_one_write_to_the_table(tmp_path: Path) -> None:
-    store = made_store(tmp_path, "int4")
+def test_an_expert_moves_by_one_write_to_the_table(stores: Stores) -> None:
+    store = stores("int4")
     layout = store.manifest.contents.experts
     assert layout is not None
     kernels = Watched()

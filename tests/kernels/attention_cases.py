@@ -24,10 +24,10 @@ def _attend(heads: Heads, seqs: int, max_query: int) -> None:
     prepare(heads)(torch.empty(tokens, columns, dtype=torch.bfloat16), Rotation(turn, turn), cache, batch)
 
 
-def _both(name: str, heads: Callable[[], Heads]) -> list[Case]:
+def _both(name: str, heads: Callable[[], Heads], *, everywhere: bool = False) -> list[Case]:
     return [
         Case(f"decode and chunks, {name}", lambda: _attend(heads(), 2, 64)),
-        Case(f"decode, {name}", lambda: _attend(heads(), 1, 1)),
+        Case(f"decode, {name}", lambda: _attend(heads(), 1, 1), everywhere=everywhere),
     ]
 
 
@@ -43,5 +43,5 @@ def _with_sinks() -> Heads:
 CASES = [
     *_both("Qwen3-30B-A3B", _normed),
     *_both("gpt-oss, window", _with_sinks),
-    *_both("heads of 96", lambda: Heads(12, 12, 96)),
+    *_both("heads of 96", lambda: Heads(12, 12, 96), everywhere=True),
 ]

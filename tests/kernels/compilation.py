@@ -19,11 +19,13 @@ from triton.runtime.jit import JITFunction
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """wide: names of kernels that must read 16 bytes a thread at once."""
+    """wide: names of kernels that must read 16 bytes a thread at once. everywhere: on sm_90 as well; not where another
+    case has its kernels there, and they are laid out as on sm_86."""
 
     name: str
     launch: Callable[[], Any]
     wide: frozenset[str] = frozenset()
+    everywhere: bool = True
 
 
 @dataclass(frozen=True, slots=True)

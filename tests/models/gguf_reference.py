@@ -9,8 +9,6 @@ import gguf
 import numpy as np
 import torch
 from gguf.quants import dequantize
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.initialization import no_init_weights
 
 NAMES = {
     "attn_norm": "input_layernorm",
@@ -27,6 +25,9 @@ NAMES = {
 
 def smollm2(path: Path) -> Any:
     """The model in float32, with dequantised weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # these take seconds
+    from transformers.initialization import no_init_weights
+
     reader = gguf.GGUFReader(str(path))
 
     def field(key: str) -> Any:

@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from strata import quant
 from strata.config import read_hf_config
@@ -175,6 +174,8 @@ def gpt_oss_mxfp4(directory: Path, edit: Callable[[dict[str, torch.Tensor]], Non
 
 
 def test_mxfp4_experts_are_kept_and_are_those_of_the_library(tmp_path: Path) -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors  # takes seconds
+
     path = gpt_oss_mxfp4(tmp_path / "m")
     source, files = SafetensorsSource(path), SafetensorsFiles(path)
     shapes = {name: tensor.shape for name, tensor in source.tensors.items()}
