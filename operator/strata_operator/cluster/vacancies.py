@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strata_operator.api.errors import UnavailableError
+from strata_operator.api.errors import ApiError, UnavailableError
 from strata_operator.cluster.client import Client
 from strata_operator.render.meta import digest
 from strata_operator.room import asked, closest, used
@@ -34,7 +34,7 @@ class Vacancies:
 
     def closest(self, wanted: Mapping[str, Any]) -> str:
         """The node that comes closest to what a pod of that spec needs, and what it lacks; "" where one lacks nothing,
-        or nobody may look."""
+        or that cannot be looked at."""
         with self._lock:
             if self._seen_at is None or self._clock() - self._seen_at > LOOK_SECONDS:
                 self._nodes, self._answers = self._look(), {}
@@ -46,24 +46,30 @@ class Vacancies:
             return self._answers[question]
 
     def _look(self) -> list[tuple[Mapping[str, Any], Counter[str]]]:
-        held: dict[str, Counter[str]] = defaultdict(Counter)
+        """Nothing where it fails: what the scheduler says is told all the same."""
         try:
             with self._client.listing:
                 nodes = [_slim(node) for node in self._client.list_all("Node")[0]]
+                held = self._held()
+        except ApiError as error:  # a list of many pages may grow too old, for one
+            log.warning("which node comes closest to what a pod needs cannot be told: %s", error)
+            return []
+        return [(node, held[node["metadata"]["name"]]) for node in nodes]
+
+    def _held(self) -> dict[str, Counter[str]]:
+        """What pods use of each node; nothing for who may not see them all, as one that serves some namespaces alone.
+
+        Raises ApiError.
+        """
+        held: dict[str, Counter[str]] = defaultdict(Counter)
+        try:
+            for pod in self._client.list_all("Pod", fieldSelector=_RUNNING)[0]:
+                if node := pod["spec"].get("nodeName"):
+                    held[node].update(used([pod]))
         except UnavailableError as error:
             if error.status != 403:
                 raise
-            log.warning("which node comes closest to what a pod needs cannot be told: %s", error)
-            return []
-        try:
-            with self._client.listing:
-                for pod in self._client.list_all("Pod", fieldSelector=_RUNNING)[0]:
-                    if node := pod["spec"].get("nodeName"):
-                        held[node].update(used([pod]))
-        except UnavailableError as error:
-            if error.status != 403:  # who serves some namespaces alone does not see the others' pods
-                raise
-        return [(node, held[node["metadata"]["name"]]) for node in nodes]
+        return held
 
 
 def _slim(node: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from strata_operator.api.errors import UnavailableError
+from strata_operator.api.errors import RefusedError, UnavailableError
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.vacancies import LOOK_SECONDS, Vacancies
 from tests.operator.cluster.fake import FakeClient
@@ -64,10 +64,12 @@ def test_without_the_right_to_see_pods_a_node_counts_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("call", LOOK)
-def test_an_outage_is_the_caller_s_to_try_again(call: str) -> None:
+@pytest.mark.parametrize("error", [UnavailableError("no answer"), RefusedError("the list is too old", status=410)])
+def test_what_cannot_be_looked_at_is_looked_for_later(call: str, error: Exception) -> None:
     place = Place()
-    place.client.failing[call] = UnavailableError("no answer")
-    with pytest.raises(UnavailableError):
-        place.closest("2")
+    place.client.failing[call] = error
+    assert place.closest("2") == ""
     place.client.failing.clear()
+    assert place.closest("2") == ""
+    place.now = LOOK_SECONDS + 1
     assert place.closest("2") == "node n comes closest: CPUs: 2 needed, 1 of 4 free"
