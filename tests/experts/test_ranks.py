@@ -25,7 +25,7 @@ PLACES = [
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
 ]
 # On a card activations are rounded to 8 bits or to bf16, for experts in its memory alone.
-TOLERANCE = {"reference": 1e-3, "interpreted": 1e-3, "cuda": 2e-2}
+TOLERANCE = {"reference": 1e-3, "interpreted": 1e-3, "cuda": 3e-2}
 
 
 @pytest.fixture(scope="module")
