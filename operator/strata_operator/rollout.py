@@ -109,7 +109,9 @@ def after_look(
     left = patience - (now - datetime.fromisoformat(degraded["lastTransitionTime"])).total_seconds()
     if left > 0:
         return memory, left
-    return replace(memory, failure=Failure(wanted, generation, trouble.reason, trouble.message)), None
+    # Which node came closest, the status alone has been told.
+    words = (degraded.get("message") if trouble.reason == UNSCHEDULABLE else None) or trouble.message
+    return replace(memory, failure=Failure(wanted, generation, trouble.reason, words)), None
 
 
 def after_success(memory: Memory, revision: str, generation: int, spec: Mapping[str, Any]) -> Memory:

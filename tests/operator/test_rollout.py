@@ -33,10 +33,11 @@ ENGINE = Trouble("EngineFailed", "no such model")
 ROOMLESS = Trouble("Unschedulable", "0/1 nodes are available")
 
 
-def degraded(reason: str, seconds: float) -> dict[str, Any]:
+def degraded(reason: str, seconds: float, message: str = "") -> dict[str, Any]:
     """A status that has been Degraded for so long."""
     since = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"conditions": [{"type": "Degraded", "status": "True", "reason": reason, "lastTransitionTime": since}]}
+    told = {"type": "Degraded", "status": "True", "reason": reason, "message": message, "lastTransitionTime": since}
+    return {"conditions": [told]}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,15 @@ def degraded(reason: str, seconds: float) -> dict[str, Any]:
         ),
         pytest.param(
             Memory(SERVED), "new", ROOMLESS, degraded("Unschedulable", 61), Memory(SERVED), 239, id="room may come free"
+        ),
+        pytest.param(
+            Memory(SERVED),
+            "new",
+            ROOMLESS,
+            degraded("Unschedulable", 300, "node a comes closest"),
+            Memory(SERVED, Failure("new", 2, "Unschedulable", "node a comes closest")),
+            None,
+            id="no room came free; the node that came closest stays named",
         ),
         pytest.param(
             Memory(SERVED),
