@@ -130,13 +130,8 @@ class _HTTPConnection(http.client.HTTPConnection):
         self.sock.settimeout(None)
 
 
-class _HTTPSConnection(http.client.HTTPSConnection):
+class _HTTPSConnection(_HTTPConnection, http.client.HTTPSConnection):
     """Likewise, the handshake included."""
-
-    def connect(self) -> None:
-        self.timeout = CONNECT_SECONDS
-        super().connect()
-        self.sock.settimeout(None)
 
 
 class _HTTPHandler(urllib.request.HTTPHandler):
