@@ -42,6 +42,18 @@ def test_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[-1].startswith("FAIL  model"), "no advice below an error that has its own"
 
 
+def test_an_unknown_home_directory_is_one_finding_of_many(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("STRATA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
+    assert main(["doctor", "builtin://smollm2-135m"]) == 1
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL")]
+    assert [line.split()[1] for line in failed] == ["cache", "model"]
+    assert "the home directory is not known" in failed[0]
+
+
 def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "/no/such/model", "--json"]) == 1
     findings = json.loads(capsys.readouterr().out)

@@ -32,8 +32,8 @@ _FEATURES = {
 }
 
 
-def check_host(root: Path, *, num_gpus: int, cache: Path) -> list[Finding]:
-    """``cache``: where converted models are kept."""
+def check_host(root: Path, *, num_gpus: int, cache: Path | None) -> list[Finding]:
+    """``cache``: where converted models are kept; None where no place for them is known."""
     memory = [*_memory(root), _memlock(root, num_gpus)]
     return [*_cpu(root), *memory, *_pages(root), _shm(root, num_gpus), check_disk(cache)]
 
@@ -121,8 +121,11 @@ def _shm(root: Path, num_gpus: int) -> Finding:
     return ok("/dev/shm", format_bytes(size))
 
 
-def check_disk(cache: Path, needed: int = LITTLE_DISK) -> Finding:
+def check_disk(cache: Path | None, needed: int = LITTLE_DISK) -> Finding:
     """Room for ``needed`` bytes where converted models are kept."""
+    if cache is None:
+        advice = "set HOME, or STRATA_CACHE_DIR to a directory of yours"
+        return fail("cache", "no place for converted models: the home directory is not known", advice)
     place = next(path for path in (cache, *cache.parents) if path.exists())
     stat = os.statvfs(place)
     free = stat.f_frsize * stat.f_bavail
