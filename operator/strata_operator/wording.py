@@ -1,5 +1,4 @@
-"""The engine's planner in the words of the spec: what it calls a setting is a field there; and its start in words;
-pure."""
+"""What the engine tells in words for conditions: its planner in those of the spec, and how far its start is; pure."""
 
 from __future__ import annotations
 

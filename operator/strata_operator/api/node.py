@@ -30,7 +30,7 @@ UNHEALTHY_TAINT = "strata.ai/gpu-unhealthy"  # NoSchedule, while Healthy is Fals
 HEALTHY = "Healthy"  # every card answers and has no fault
 TUNED = "Tuned"  # all that spec asks for, of this generation, is in force
 PCIE_DEGRADED = "PcieDegraded"  # under load, a link is slower than card and slot can do
-THERMALLY_LIMITED = "ThermallyLimited"  # the agent holds a power limit down because of the temperature
+THERMALLY_LIMITED = "ThermallyLimited"  # heat slows a card: it does so itself, or the agent holds its limit down
 GPU_LOST = "GpuLost"  # a card fell off the bus, or one that was there is gone
 NODE_CONDITIONS = (HEALTHY, TUNED, PCIE_DEGRADED, THERMALLY_LIMITED, GPU_LOST)
 
