@@ -14,8 +14,7 @@ from strata_operator.api.names import HASH_ANNOTATION
 from strata_operator.api.observed import Observed
 
 Manifest = Mapping[str, Any]
-# What a pod is made of: it changes together or not at all, for a pod that is started anew reads the ConfigMap again.
-HELD_KINDS = ("ConfigMap", "Deployment")
+HELD_KIND = "Deployment"  # what pods are made of
 _WAITS = (PREFLIGHT, PREFLIGHT_FAILED)  # of a new spec that may have begun already, and goes no further
 
 
@@ -62,9 +61,9 @@ def plan(
     held: Trouble | None = None
     for kind, manifest in desired.items():
         if blocked or waiting:
-            break  # a pod must not start with a ServiceAccount or a ConfigMap that is not ours
+            break  # a pod must not start with a ServiceAccount that is not ours
         child = observed.children.get(kind)
-        if hold and kind in HELD_KINDS and (child is None or _differs(child, manifest) or hold.reason in _WAITS):
+        if hold and kind == HELD_KIND and (child is None or _differs(child, manifest) or hold.reason in _WAITS):
             held = hold
         elif child is None:
             actions.append(Action("create", manifest, None))

@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 WATCHED = (
     "ServiceAccount",
-    "ConfigMap",
     "Service",
     "NetworkPolicy",
     "Deployment",

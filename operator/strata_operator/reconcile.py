@@ -156,7 +156,7 @@ class Reconciler:
         try:
             outcome = self._carry_out(model, wanted, done)
         finally:
-            self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"]))
+            self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"], model.generation))
         due = retries(observed.preflight, target.revision, self._clock())
         over = [*superseded(observed.preflight, target.revision)]
         over += [(target.revision, node) for node, seconds in due.items() if seconds <= 0]

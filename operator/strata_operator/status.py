@@ -33,7 +33,7 @@ from strata_operator.api.pod import Pod
 from strata_operator.cached import Cached, known
 from strata_operator.fit import Verdict
 from strata_operator.measured import Measured
-from strata_operator.plan import HELD_KINDS, Action, Manifest, Plan
+from strata_operator.plan import HELD_KIND, Action, Manifest, Plan
 from strata_operator.render import JOB, WARM_ROLE, revision_of, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
@@ -300,15 +300,17 @@ def _started(pod: Mapping[str, Any]) -> Event:
     return Event("Normal", PREFLIGHT, "tries image and weights of the new spec before a pod is stopped for it")
 
 
-def deeds(actions: Sequence[Action], previous: Status) -> list[Event]:
-    """What was done. ``actions`` are those that succeeded, ``previous`` the status before them.
+def deeds(actions: Sequence[Action], previous: Status, generation: int) -> list[Event]:
+    """What was done for the spec of that generation. ``actions`` are those that succeeded, ``previous`` the status
+    before them.
 
     Of what was made for a new model the change of its status tells.
     """
     told = [_started(one.manifest["spec"]["template"]["metadata"]) for one in actions if one.kind == JOB]
     made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
-    was_held = conditions.find(previous, FITS).get("status") == "False" and set(made) <= set(HELD_KINDS)
-    if made and (was_held or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
+    was_held = conditions.find(previous, FITS).get("status") == "False" and made == [HELD_KIND]
+    was_unwanted = bool(previous) and previous["observedGeneration"] != generation
+    if made and (was_held or was_unwanted or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made and previous:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))

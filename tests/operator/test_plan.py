@@ -37,8 +37,8 @@ def verbs(seen: Observed) -> list[tuple[str, str]]:
         pytest.param(observed(), [], id="all as it should be"),
         pytest.param(Observed(children={}), [("create", kind) for kind in DESIRED], id="nothing there"),
         pytest.param(observed(Service=None), [("create", "Service")], id="one gone"),
-        pytest.param(observed(ConfigMap={"hash": "old"}), [("update", "ConfigMap")], id="rendered differently"),
-        pytest.param(observed(ConfigMap={"hash": None}), [("update", "ConfigMap")], id="hash taken away"),
+        pytest.param(observed(Service={"hash": "old"}), [("update", "Service")], id="rendered differently"),
+        pytest.param(observed(Service={"hash": None}), [("update", "Service")], id="hash taken away"),
         pytest.param(
             observed(Service={"owned_fields": '{"f:spec":{"f:ports":{}}}'}), [("restore", "Service")], id="drift"
         ),
@@ -57,13 +57,12 @@ HOLD = Trouble("NotEnoughVram", "needs more")
     [
         pytest.param(
             Observed(children={}),
-            [("create", kind) for kind in DESIRED if kind not in ("ConfigMap", "Deployment")],
+            [("create", kind) for kind in DESIRED if kind != "Deployment"],
             id="no pod is started",
         ),
         pytest.param(observed(Deployment={"hash": "old"}), [], id="what runs goes on"),
         pytest.param(observed(Deployment={"owned_fields": "{}"}), [("restore", "Deployment")], id="drift is put back"),
         pytest.param(observed(Service={"hash": "old"}), [("update", "Service")], id="the rest is as ever"),
-        pytest.param(observed(ConfigMap={"hash": "old"}), [], id="nor is what its pods would read"),
     ],
 )
 def test_what_may_not_start_holds_the_deployment_alone(seen: Observed, expected: list[tuple[str, str]]) -> None:
@@ -81,14 +80,14 @@ def test_a_webhook_s_last_word_is_not_fought() -> None:
 
 
 def test_what_is_not_ours_is_named_and_left_alone() -> None:
-    made = plan(MODEL, DESIRED, observed(ConfigMap={"owner_uid": "other", "owner": "Deployment/x", "hash": "old"}))
+    made = plan(MODEL, DESIRED, observed(ServiceAccount={"owner_uid": "other", "owner": "Deployment/x", "hash": "old"}))
     assert made.actions == ()
     assert made.blocked[0].reason == "NameConflict"
-    assert "ConfigMap m exists and belongs to Deployment/x" in made.blocked[0].message
+    assert "ServiceAccount m exists and belongs to Deployment/x" in made.blocked[0].message
 
 
 def test_nothing_starts_with_a_foreign_account() -> None:
-    seen = observed(ServiceAccount={"owner_uid": None, "owner": None}, Deployment=None, ConfigMap=None, Service=None)
+    seen = observed(ServiceAccount={"owner_uid": None, "owner": None}, Deployment=None, Service=None)
     assert verbs(seen) == []
 
 
@@ -98,9 +97,9 @@ def test_children_of_a_model_that_is_gone_are_waited_for() -> None:
 
 
 def test_an_update_goes_to_the_object_that_was_seen() -> None:
-    (action,) = plan(MODEL, DESIRED, observed(ConfigMap={"hash": "old"})).actions
+    (action,) = plan(MODEL, DESIRED, observed(Service={"hash": "old"})).actions
     assert isinstance(action.known, Child)
-    assert action.known.uid == "uid-ConfigMap"
+    assert action.known.uid == "uid-Service"
 
 
 MANIFEST = {

@@ -38,7 +38,7 @@ from tests.operator.samples import CPU, NVIDIA, container, gpu, model_object, no
 
 KEY = ("ns", "m")
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
-ALL = ["ServiceAccount", "ConfigMap", "Service", "NetworkPolicy", "Deployment", "PodDisruptionBudget"]
+ALL = ["ServiceAccount", "Service", "NetworkPolicy", "Deployment"]
 
 
 class World:
@@ -261,7 +261,7 @@ def test_what_fits_nowhere_starts_no_pod_until_a_node_changes() -> None:
     assert ("Deployment", *KEY) in world.client.objects
     assert world.condition("Fits")["status"] == "True"
     assert world.model["status"]["plan"]["node"] == "large"
-    assert ("Created", "created ConfigMap, Deployment") in world.client.told()
+    assert ("Created", "created Deployment") in world.client.told()
     assert "Restored" not in world.client.events()
     assert world.run() == Result("unchanged")
 
@@ -1400,7 +1400,7 @@ def test_without_the_right_to_post_events_all_else_goes_on() -> None:
 
 def test_an_outage_is_the_queue_s_business() -> None:
     world = World()
-    world.client.failing["create ConfigMap"] = UnavailableError("503", status=503)
+    world.client.failing["create Service"] = UnavailableError("503", status=503)
     with pytest.raises(UnavailableError):
         world.run()
     world.client.failing.clear()
@@ -1408,7 +1408,7 @@ def test_an_outage_is_the_queue_s_business() -> None:
     assert all((kind, *KEY) in world.client.objects for kind in ALL)
 
 
-@pytest.mark.parametrize("failing", ["create ConfigMap", "apply StrataModel", "create Event"])
+@pytest.mark.parametrize("failing", ["create Service", "apply StrataModel", "create Event"])
 def test_what_was_done_is_told_although_something_later_failed(failing: str) -> None:
     world = World()
     world.client.failing[failing] = UnavailableError("503", status=503)

@@ -65,7 +65,7 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     """What no scene of these uses is granted in vain, or is missing here."""
     calls: list[str] = []
 
-    made = scenes.World(podTemplate={"metadata": {"annotations": {"a": "b"}}})
+    made = scenes.World(replicas=2, podTemplate={"metadata": {"annotations": {"a": "b"}}})
     made.monitors = True
     made.run()
     made.cache.remove("Service", made.client.objects.pop(("Service", *scenes.KEY)))
@@ -79,7 +79,7 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     made.run()  # why it is not created
     calls += made.client.calls
 
-    for kind in [*scenes.ALL, "PodMonitor"]:  # somebody took the label off: the name is taken, and ours
+    for kind in [*scenes.ALL, "PodDisruptionBudget", "PodMonitor"]:  # somebody took the label off: the name is taken, and ours
         made.cache.remove(kind, made.client.objects[kind, *scenes.KEY])
     made.client.calls.clear()
     made.run()

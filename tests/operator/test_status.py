@@ -361,17 +361,23 @@ CONFLICT = told(None, plan=Plan((), blocked=(Trouble("NameConflict", "Service m"
         pytest.param([action("create", "Service")], {}, [], id="first time"),
         pytest.param([action("create", "Service")], SERVING, [("Normal", "Restored")], id="made again"),
         pytest.param([action("create", "Service")], CONFLICT, [("Normal", "Created")], id="name is free now"),
+        pytest.param(
+            [action("create", "PodDisruptionBudget")],
+            {**SERVING, "observedGeneration": 0},
+            [("Normal", "Created")],
+            id="wanted by a new spec",
+        ),
         pytest.param([action("update", "Deployment")], SERVING, [("Normal", "Updated")], id="new spec"),
         pytest.param([action("restore", "Service", ".spec.ports")], SERVING, [("Normal", "Restored")], id="drift"),
         pytest.param([], SERVING, [], id="nothing"),
     ],
 )
 def test_events_of_deeds(actions: list[Action], previous: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert [(event.type, event.reason) for event in deeds(actions, previous)] == expected
+    assert [(event.type, event.reason) for event in deeds(actions, previous, 1)] == expected
 
 
 def test_an_event_of_drift_names_the_field() -> None:
-    assert deeds([action("restore", "Service", ".spec.ports[0].targetPort")], SERVING) == [
+    assert deeds([action("restore", "Service", ".spec.ports[0].targetPort")], SERVING, 1) == [
         Event("Normal", "Restored", "put back spec.ports[0].targetPort of Service, changed by somebody else")
     ]
 

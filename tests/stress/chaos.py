@@ -116,7 +116,7 @@ class Chaos:
         if not self.wanted:
             return
         name = self.dice.choice(sorted(self.wanted))
-        kind = self.dice.choice(("service", "configmap", "deployment", "networkpolicy"))
+        kind = self.dice.choice(("service", "serviceaccount", "deployment", "networkpolicy"))
         if self.dice.random() < 0.5:
             self.models.kubectl("delete", kind, name, "--wait=false", "--ignore-not-found")
         else:

@@ -74,7 +74,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   verbs: [update]
 # A model's children. There is no delete: they go with their owner.
 - apiGroups: [""]
-  resources: [configmaps, serviceaccounts, services]
+  resources: [serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [deployments]

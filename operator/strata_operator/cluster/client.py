@@ -58,7 +58,6 @@ class Resource:
 
 RESOURCES = {
     "ServiceAccount": Resource("v1", "serviceaccounts", metadata_only=True),
-    "ConfigMap": Resource("v1", "configmaps", metadata_only=True),
     "Service": Resource("v1", "services", metadata_only=True),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies", metadata_only=True),
     "Deployment": Resource("apps/v1", "deployments"),

@@ -9,7 +9,6 @@ from strata_operator.api.model import StrataModel
 from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.render.account import account
 from strata_operator.render.arguments import PORT
-from strata_operator.render.config import config
 from strata_operator.render.deployment import deployment
 from strata_operator.render.disruption import disruption
 from strata_operator.render.monitor import monitor
@@ -49,15 +48,14 @@ def children(
     ``monitors``: the cluster knows PodMonitor. ``starts_first``, ``prefer``: see ``deployment``. Raises
     InvalidSpecError for a pod template that cannot be merged.
     """
-    settings = config(model)
     made = [
         account(model),
-        settings,
         service(model),
         network(model),
-        deployment(model, settings, engine_image=engine_image, starts_first=starts_first, prefer=prefer),
-        disruption(model),
+        deployment(model, engine_image=engine_image, starts_first=starts_first, prefer=prefer),
     ]
+    if model.replicas > 1:
+        made.append(disruption(model))
     if monitors:
         made.append(monitor(model))
     return {child["kind"]: child for child in made}

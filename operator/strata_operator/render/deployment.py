@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from strata_operator import placement
 from strata_operator.api.model import StrataModel
-from strata_operator.api.names import ENGINE, GPU_RESOURCE, REVISION_ANNOTATION, child_name
+from strata_operator.api.names import ENGINE, GPU_RESOURCE, REVISION_ANNOTATION
 from strata_operator.api.quantity import format_quantity
 from strata_operator.render.arguments import PORT, arguments
+from strata_operator.render.environment import environment
 from strata_operator.render.merge import merge
 from strata_operator.render.meta import digest, labels, manifest, selector
-from strata_operator.render.pod import environment, pod
+from strata_operator.render.pod import pod
 from strata_operator.render.volumes import volumes
 
 # The startup probe's budget, in seconds: it ends no load that moves, however slow the line or the disk. One that does
@@ -35,14 +36,13 @@ _STOP_FIRST = {"maxSurge": 0, "maxUnavailable": 1}
 
 def deployment(
     model: StrataModel,
-    settings: Mapping[str, Any],
     *,
     engine_image: str,
     starts_first: bool,
     prefer: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """``settings`` is the rendered ConfigMap; ``engine_image`` is used where the model names none. ``starts_first``: a
-    new pod is started before an old one is stopped. ``prefer``: nodes for the pods; they make no other revision.
+    """``engine_image`` is used where the model names none. ``starts_first``: a new pod is started before an old one is
+    stopped. ``prefer``: nodes for the pods; they make no other revision.
 
     Raises InvalidSpecError for a pod template that cannot be merged.
     """
@@ -52,7 +52,7 @@ def deployment(
         "metadata": {"labels": {**override.labels, **labels(model)}, "annotations": dict(override.annotations)},
         "spec": merge(plain, override.spec, "spec.podTemplate.spec"),
     }
-    template["metadata"]["annotations"] |= {REVISION_ANNOTATION: digest({"pod": template, "config": settings["data"]})}
+    template["metadata"]["annotations"] |= {REVISION_ANNOTATION: digest(template)}
     if prefer:
         plain["affinity"] = placement.affinity(model.hardware, prefer)
         template["spec"] = merge(plain, override.spec, "spec.podTemplate.spec")
@@ -77,7 +77,7 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
         "name": ENGINE,
         "image": image,
         "args": arguments(model, grace_seconds=REQUEST_SECONDS),
-        "envFrom": [{"configMapRef": {"name": child_name(model.name)}}],
+        "env": environment(model),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(model),
         "volumeMounts": mounts,
@@ -89,9 +89,6 @@ def _pod(model: StrataModel, *, image: str) -> dict[str, Any]:
         "livenessProbe": {**_probe("/health", period=10), "failureThreshold": 6},
         "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
     }
-    env = environment(model)
-    if env:
-        container["env"] = env
     made = pod(model, container) | {
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "affinity": placement.affinity(model.hardware),

@@ -9,8 +9,8 @@ from strata_operator.render.meta import endpoints, manifest
 
 
 def disruption(model: StrataModel) -> dict[str, Any]:
-    """One. A budget that kept the last replica would hold up the drain of its node for ever; a pod that is not ready
-    holds up none."""
+    """One, of several. A budget that kept the last replica would hold up the drain of its node for ever; a pod that is
+    not ready holds up none."""
     return manifest(
         model,
         "policy/v1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from strata_operator.api.model import TOKEN_VARIABLE, StrataModel
+from strata_operator.api.model import StrataModel
 from strata_operator.api.names import child_name
 
 
@@ -30,12 +30,3 @@ def pod(model: StrataModel, container: Mapping[str, Any]) -> dict[str, Any]:
             }
         ],
     }
-
-
-def environment(model: StrataModel) -> list[Mapping[str, Any]]:
-    """What is not in the ConfigMap: the Hub's token, and the user's own."""
-    made = list(model.env)
-    if model.token is not None:
-        secret = {"name": model.token.name, "key": model.token.key}
-        made.insert(0, {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": secret}})
-    return made

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from strata_operator import placement
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import ENGINE, NODE_ANNOTATION, REVISION_ANNOTATION, ROLE_LABEL, child_name
 from strata_operator.render.arguments import PORT, source_argument
-from strata_operator.render.config import config
+from strata_operator.render.environment import environment
 from strata_operator.render.meta import digest, manifest, selector
-from strata_operator.render.pod import environment, pod
+from strata_operator.render.pod import pod
 from strata_operator.render.volumes import volumes
 
 DEADLINE_SECONDS = 6 * 3600  # a slow line and a slow disk; the engine itself ends where nothing moves
@@ -56,7 +55,8 @@ def preflight(
         "name": ENGINE,
         "image": model.image or engine_image,
         "args": ["fetch", source_argument(model.source), *flags, f"--dtype={model.format}"],
-        "env": _environment(model),
+        # As the engine's, but that no card is shown; the port is the engine's, where the operator asks how far it is.
+        "env": environment(model, NVIDIA_VISIBLE_DEVICES="void", STRATA_PROGRESS_PORT=str(PORT)),
         "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
         "volumeMounts": [mount for mount in mounts if mount["name"] in wanted],
     }
@@ -88,12 +88,3 @@ def preflight(
             "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": made},
         },
     )
-
-
-def _environment(model: StrataModel) -> list[Mapping[str, Any]]:
-    """As the engine's; the ConfigMap is still that of the spec before. No card is shown, and the port is the engine's,
-    where the operator asks how far it is."""
-    given = {**config(model)["data"], "NVIDIA_VISIBLE_DEVICES": "void", "STRATA_PROGRESS_PORT": str(PORT)}
-    own = environment(model)
-    taken = {one["name"] for one in own}
-    return [*({"name": name, "value": value} for name, value in sorted(given.items()) if name not in taken), *own]

@@ -7,7 +7,7 @@ from typing import Any
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import CACHE
 from strata_operator.render.arguments import KEYS_MOUNT, MODEL_MOUNT, source_argument
-from strata_operator.render.config import CACHE_MOUNT
+from strata_operator.render.environment import CACHE_MOUNT
 
 HUGEPAGES_MOUNT = "/dev/hugepages"
 

@@ -50,7 +50,7 @@ def test_what_has_no_namespace_is_applied_at_the_cluster_s_path() -> None:
 def test_only_metadata_is_asked_for_where_it_is_enough() -> None:
     with ScriptedServer(lambda request: Answer(body={})) as server:
         client = server.client()
-        client.list("ConfigMap", labelSelector="a")
+        client.list("Service", labelSelector="a")
         client.list("Deployment")
     assert "as=PartialObjectMetadataList" in server.requests[0].headers["Accept"]
     assert server.requests[0].query == {"labelSelector": "a"}

@@ -130,12 +130,11 @@ def test_a_cpu_model_asks_for_no_card(models: Models, cluster: Cluster, operator
     assert pod["status"]["qosClass"] == "Guaranteed"
 
 
-@pytest.mark.parametrize("kind", ["service", "deployment", "configmap", "serviceaccount"])
+@pytest.mark.parametrize("kind", ["service", "deployment", "serviceaccount"])
 def test_an_object_of_somebody_else_is_left_alone(models: Models, operator: OperatorProcess, kind: str) -> None:
     foreign = {
         "service": ("service", "clusterip", "taken", "--tcp=99:99"),
         "deployment": ("deployment", "taken", "--image=example.com/mine", "--replicas=0"),
-        "configmap": ("configmap", "taken", "--from-literal=mine=yes"),
         "serviceaccount": ("serviceaccount", "taken"),
     }[kind]
     models.kubectl("create", *foreign)
@@ -157,9 +156,9 @@ def test_an_object_of_somebody_else_is_left_alone(models: Models, operator: Oper
 def test_a_child_that_was_set_free_is_left_alone(models: Models, operator: OperatorProcess) -> None:
     models.apply("freed", replicas=0)
     models.wait_for("freed", "Ready", "False", "ScaledToZero")
-    models.kubectl("patch", "configmap", "freed", "-p", '{"metadata": {"ownerReferences": null}}')
-    assert "ConfigMap freed" in models.wait_for("freed", "Degraded", "True", "NameConflict")["message"]
-    assert "ownerReferences" not in models.get("configmap", "freed")["metadata"]
+    models.kubectl("patch", "serviceaccount", "freed", "-p", '{"metadata": {"ownerReferences": null}}')
+    assert "ServiceAccount freed" in models.wait_for("freed", "Degraded", "True", "NameConflict")["message"]
+    assert "ownerReferences" not in models.get("serviceaccount", "freed")["metadata"]
 
 
 def test_pods_that_the_api_server_refuses(models: Models, operator: OperatorProcess) -> None:

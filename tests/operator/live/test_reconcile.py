@@ -12,7 +12,9 @@ from tests.operator.live.harness import Models, OperatorProcess, eventually
 
 pytestmark = pytest.mark.cluster
 
-CHILDREN = ("serviceaccount", "configmap", "service", "networkpolicy", "deployment", "poddisruptionbudget")
+CHILDREN = ("serviceaccount", "service", "networkpolicy", "deployment")
+BUDGET = "poddisruptionbudget"  # where there are several replicas
+EDITED_HOME = {"name": "engine", "env": [{"name": "HOME", "value": "/elsewhere"}]}
 
 
 def container(models: Models, name: str) -> dict[str, Any]:
@@ -20,9 +22,7 @@ def container(models: Models, name: str) -> dict[str, Any]:
 
 
 def versions(models: Models, name: str) -> dict[str, str]:
-    # A budget's controller writes its status when it likes.
-    kinds = [kind for kind in (*CHILDREN, "sm") if kind != "poddisruptionbudget"]
-    return {kind: models.get(kind, name)["metadata"]["resourceVersion"] for kind in kinds}
+    return {kind: models.get(kind, name)["metadata"]["resourceVersion"] for kind in (*CHILDREN, "sm")}
 
 
 def test_a_model_gets_ready(models: Models, operator: OperatorProcess) -> None:
@@ -65,25 +65,25 @@ def test_the_models_own_metadata_stays_its_own(models: Models, operator: Operato
         ("deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": "x"}]}}}}, "image"),
         ("deployment", {"spec": {"template": {"spec": {"containers": [{"name": "engine", "args": []}]}}}}, "args"),
         ("service", {"spec": {"ports": [{"port": 8000, "targetPort": 81}]}}, "targetPort"),
-        ("configmap", {"data": {"STRATA_CACHE_DIR": "/elsewhere"}}, "STRATA_CACHE_DIR"),
-        ("configmap", {"data": None}, "data"),
+        ("deployment", {"spec": {"template": {"spec": {"containers": [EDITED_HOME]}}}}, "env["),
         ("serviceaccount", {"automountServiceAccountToken": True}, "automountServiceAccountToken"),
         ("networkpolicy", {"spec": {"ingress": []}}, "ingress"),
-        ("poddisruptionbudget", {"spec": {"maxUnavailable": 0}}, "maxUnavailable"),
+        ("networkpolicy", {"spec": {"ingress": None}}, "ingress"),
+        (BUDGET, {"spec": {"maxUnavailable": 0}}, "maxUnavailable"),
         ("service", {"metadata": {"labels": {"strata.ai/model": "other"}}}, "strata.ai/model"),
         ("deployment", {"metadata": {"labels": {"strata.ai/model": None}}}, None),
     ],
-    ids=["replicas", "image", "args", "port", "value", "all data", "token", "ingress", "budget", "label", "label gone"],
+    ids=["replicas", "image", "args", "port", "env", "token", "ingress", "all rules", "budget", "label", "label gone"],
 )
 def test_an_edited_child_is_put_back(
     models: Models, operator: OperatorProcess, kind: str, patch: dict[str, Any], taken: str | None
 ) -> None:
-    models.apply("edited", replicas=0)
-    models.wait_for("edited", "Ready", "False", "ScaledToZero")
+    models.apply("edited", replicas=2, suspend=True)
+    models.wait_for("edited", "Ready", "False", "Suspended")
 
     def wanted() -> Any:
         obj = models.get(kind, "edited")
-        content = {key: obj.get(key) for key in ("spec", "data", "automountServiceAccountToken")}
+        content = {key: obj.get(key) for key in ("spec", "automountServiceAccountToken")}
         metadata = {key: obj["metadata"].get(key) for key in ("labels", "ownerReferences")}
         return json.dumps([content, metadata], sort_keys=True)
 
@@ -98,14 +98,16 @@ def test_foreign_fields_stay(models: Models, operator: OperatorProcess) -> None:
     models.apply("shared", replicas=0)
     models.wait_for("shared", "Ready", "False", "ScaledToZero")
     models.kubectl("annotate", "service", "shared", "example.com/mine=yes")
-    models.kubectl("patch", "configmap", "shared", "-p", '{"data": {"MINE": "yes"}}')
+    mine = {"name": "MINE", "value": "yes"}
+    edit = {"spec": {"template": {"spec": {"containers": [{"name": "engine", "env": [mine]}]}}}}
+    models.kubectl("patch", "deployment", "shared", "-p", json.dumps(edit))
     models.kubectl("patch", "service", "shared", "-p", '{"spec": {"ports": [{"port": 8000, "targetPort": 81}]}}')
     models.wait_for_event("shared", "Restored")
     eventually(
         lambda: models.get("service", "shared")["spec"]["ports"][0]["targetPort"] == "http", 30, lambda: operator.tail()
     )
     assert models.get("service", "shared")["metadata"]["annotations"]["example.com/mine"] == "yes"
-    assert models.get("configmap", "shared")["data"]["MINE"] == "yes"
+    assert mine in container(models, "shared")["env"]
 
 
 def test_what_a_new_spec_gives_up_goes_from_a_child_that_was_created(models: Models, operator: OperatorProcess) -> None:
@@ -120,10 +122,10 @@ def test_what_a_new_spec_gives_up_goes_from_a_child_that_was_created(models: Mod
     eventually(lambda: "example.com/note" not in annotations(), 30, operator.tail)
 
 
-@pytest.mark.parametrize("kind", CHILDREN)
+@pytest.mark.parametrize("kind", [*CHILDREN, BUDGET])
 def test_a_deleted_child_is_put_back(models: Models, operator: OperatorProcess, kind: str) -> None:
-    models.apply("bereft", replicas=0)
-    models.wait_for("bereft", "Ready", "False", "ScaledToZero")
+    models.apply("bereft", replicas=2, suspend=True)
+    models.wait_for("bereft", "Ready", "False", "Suspended")
     uid = models.get(kind, "bereft")["metadata"]["uid"]
     models.kubectl("delete", kind, "bereft")
     eventually(
@@ -154,11 +156,12 @@ def test_a_killed_operator_goes_on_where_it_was(models: Models, operator: Operat
     operator.kill()
     models.apply("second", replicas=0)  # made, edited and deleted while nobody looks
     models.kubectl("delete", "service", "first")
-    models.kubectl("patch", "configmap", "first", "-p", '{"data": {"HOME": "/elsewhere"}}')
+    edit = {"spec": {"template": {"spec": {"containers": [EDITED_HOME]}}}}
+    models.kubectl("patch", "deployment", "first", "-p", json.dumps(edit))
     operator.start()
     models.wait_for("second", "Ready", "False", "ScaledToZero")
     eventually(lambda: models.get("service", "first") is not None, 30, operator.tail)
-    eventually(lambda: models.get("configmap", "first")["data"]["HOME"] == "/tmp", 30, operator.tail)
+    eventually(lambda: EDITED_HOME["env"][0] not in container(models, "first")["env"], 30, operator.tail)
 
 
 def test_no_right_is_missing(quiet: None, models: Models, operator: OperatorProcess) -> None:
