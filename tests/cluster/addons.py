@@ -11,7 +11,7 @@ from tests.cluster.instance import Network
 from tests.cluster.machine import CACHE
 from tests.cluster.parts import KWOK_STAGES
 from tests.cluster.pki import kubeconfig
-from tests.cluster.service import CONFIG, PKI, Service, Site, flags, inside
+from tests.cluster.service import CONFIG, PKI, RELAXED, Service, Site, flags, inside
 
 _DNS_READY_PORT = 8181
 
@@ -81,5 +81,6 @@ def kwok(site: Site) -> Service:
             node_lease_duration_seconds=40,
         )
         + tuple(f"--config={inside('kwok').parent / stage}" for stage in KWOK_STAGES),
+        environment=RELAXED,
         files={"kwok.kubeconfig": kubeconfig(site.instance.name, site.network.api_url, PKI, "admin")},
     )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tests.cluster.machine import STATE
 from tests.cluster.pki import kubeconfig
-from tests.cluster.service import CONFIG, PKI, Service, Site, flags
+from tests.cluster.service import CONFIG, PKI, RELAXED, Service, Site, flags
 
-# Collecting garbage takes a seventh of the API server's CPU time otherwise.
-_RELAXED = {"GOGC": "400"}
 _ETCD = "http://127.0.0.1:2379"
 
 
@@ -24,6 +22,7 @@ def etcd() -> Service:
             initial_advertise_peer_urls=peer,
             initial_cluster=f"default={peer}",
         ),
+        environment=RELAXED,
     )
 
 
@@ -50,7 +49,7 @@ def apiserver(site: Site) -> Service:
             kubelet_preferred_address_types="InternalIP",  # the node's name is in no DNS
             shutdown_delay_duration="0s",
         ),
-        environment=_RELAXED,
+        environment=RELAXED,
     )
 
 
@@ -69,7 +68,7 @@ def controller_manager(site: Site) -> Service:
             kube_api_qps=300,
             kube_api_burst=600,
         ),
-        environment=_RELAXED,
+        environment=RELAXED,
         files=_kubeconfig(site, "controller-manager"),
     )
 
@@ -78,6 +77,7 @@ def scheduler(site: Site) -> Service:
     return Service(
         "kube-scheduler",
         flags(kubeconfig=CONFIG / "scheduler.kubeconfig", leader_elect=False, kube_api_qps=300, kube_api_burst=600),
+        environment=RELAXED,
         files=_kubeconfig(site, "scheduler"),
     )
 

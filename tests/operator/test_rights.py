@@ -79,7 +79,11 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     made.run()  # why it is not created
     calls += made.client.calls
 
-    for kind in [*scenes.ALL, "PodDisruptionBudget", "PodMonitor"]:  # somebody took the label off: the name is taken, and ours
+    for kind in [
+        *scenes.ALL,
+        "PodDisruptionBudget",
+        "PodMonitor",
+    ]:  # somebody took the label off: the name is taken, and ours
         made.cache.remove(kind, made.client.objects[kind, *scenes.KEY])
     made.client.calls.clear()
     made.run()

@@ -146,8 +146,7 @@ class OperatorProcess:
 
     def cpu_seconds(self) -> float:
         """Of all its threads since it started."""
-        user, system = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self._pid)
 
     def rss_bytes(self) -> int:
         return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -257,6 +256,12 @@ def manifest(name: str, source: str = "builtin://smollm2-135m", **spec: Any) -> 
             **spec,
         },
     }
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all its threads since it started."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def eventually(condition: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
