@@ -49,9 +49,11 @@ def stranded(
     """
     if model.hardware.accelerator != "nvidia":
         return Stranded()
-    sick = {node.name for node in observed.nodes if not node.is_healthy}
-    bare = {node.name for node in observed.nodes if node.has_lost_its_card}
     alive = [pod for pod in observed.pods if not pod.failed]
+    homes = {pod.node for pod in alive}
+    nodes = [node for node in observed.nodes if node.name in homes]
+    sick = {node.name for node in nodes if not node.is_healthy}
+    bare = {node.name for node in nodes if node.has_lost_its_card}
     there = [pod for pod in alive if pod.node in bare or (pod.node in sick and pod.trouble is not None)]
     if not there or any(pod.deleting or pod.node is None for pod in alive):
         return Stranded()  # one after the other: the next one's place is free once this one's is taken

@@ -12,7 +12,9 @@ CACHE_MOUNT = "/var/lib/strata"
 
 def environment(model: StrataModel, **given: str) -> list[Mapping[str, Any]]:
     """The operator's, with ``given`` over them, and the Hub's token; the user's own win."""
-    ours = [{"name": name, "value": value} for name, value in (_settings(model) | given).items()]
+    ours: list[Mapping[str, Any]] = [
+        {"name": name, "value": value} for name, value in (_settings(model) | given).items()
+    ]
     if model.token is not None:
         secret = {"name": model.token.name, "key": model.token.key}
         ours.append({"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": secret}})
