@@ -36,18 +36,19 @@ class BlobKernels(Kernels):
     def blob_experts(self, layout: BlobLayout, addresses: Tensor, activation: Activation) -> ExpertsFn:
         def run(routed: Routed, x: Tensor) -> Tensor:
             places = addresses.tolist()
-            blobs = [bytes_at(address, layout.num_bytes) if address else None for address in places]
+            used = [expert for expert in routed.ids.unique().tolist() if places[expert]]
+            if not used:
+                return x
+            blobs = [bytes_at(places[expert], layout.num_bytes) for expert in used]
             experts = [
                 Expert((_matrix(blob, layout.gate), _matrix(blob, layout.up)), _matrix(blob, layout.down))
                 for blob in blobs
-                if blob is not None
             ]
-            if not experts:
-                return x
-            # The experts that are there, by their new numbers; of the others none is taken.
-            numbers = torch.tensor([blob is not None for blob in blobs]).cumsum(0) - 1
+            # Those that are used, by their new numbers; of the others none is taken.
+            numbers = torch.zeros(len(places), dtype=torch.int64)
+            numbers[used] = torch.arange(len(used))
             there = addresses[routed.ids] != 0
-            mine = Routed(numbers[routed.ids].clamp(min=0), routed.shares * there, routed.inner)
+            mine = Routed(numbers[routed.ids], routed.shares * there, routed.inner)
             return self.experts(experts, activation)(mine, x)
 
         return run
