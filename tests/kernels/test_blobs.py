@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -63,10 +65,17 @@ def run(
         layer.blobs[1::2] = 0xFF
     _poison(device)
     step = blobs.prepare(layer.layout, addresses * here, activation, max_few)
-    # The interpreter takes long for each of many programs.
-    with mock.patch.object(blobs, "DOWN_ROWS", blobs.DOWN_ROWS if device == "cuda" else 32):
+    with _few_programs(device):
         found = step(Routed(ids, shares, rows), x.clone()) - x
     return found.cpu(), expected
+
+
+@contextmanager
+def _few_programs(device: str) -> Iterator[None]:
+    """The interpreter takes long for each of many."""
+    tiles = blobs.DOWN if device == "cuda" else {kind: replace(tile, rows=32) for kind, tile in blobs.DOWN.items()}
+    with mock.patch.object(blobs, "DOWN", tiles):
+        yield
 
 
 def _poison(device: str) -> None:
@@ -126,7 +135,7 @@ def run_ranks(shape: Shape, tokens: int, top_k: int, count: int, device: str) ->
         addresses = torch.cat([mine, torch.zeros(1 if count > 1 else 0, dtype=torch.int64, device=device)])
         _poison(device)
         step = blobs.prepare(layer.layout, addresses, SILU)
-        with mock.patch.object(blobs, "DOWN_ROWS", blobs.DOWN_ROWS if device == "cuda" else 32):
+        with _few_programs(device):
             routed = Routed(own(ids, index, count, len(mine)), shares, rows)
             found.append(step(routed, torch.zeros(tokens, shape.hidden, device=device)).cpu())
     return torch.stack(found), expected

@@ -104,6 +104,9 @@ class Machine:
 
 
 VRAM = Way("vram")
+# Of the bound of errors, for another batch size: it takes other kernels, which round activations otherwise, and then a
+# router that wavers chooses other experts. One H200, 2026-11-30: 5.3e-2, and 1.0e-2 where experts are all the same.
+BATCH_BOUND = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name, store, task in MODELS[model](directory, given):
                 for row in rows_of(name, store, task, ways, given.batch_sizes, Machine(device, given.slots)):
                     print(row, flush=True)
-                    found = row.compared.problems(given.error_bound, given.margin_bound)
+                    bound = given.error_bound * (BATCH_BOUND if row.way == str(VRAM) else 1)
+                    found = row.compared.problems(bound, given.margin_bound)
                     problems += [f"{row.model}, {row.way}, batch {row.batch_size}: {problem}" for problem in found]
     print(f"{time.monotonic() - began:.0f} s on {device}")
     for problem in problems:

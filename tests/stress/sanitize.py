@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[2]
 FOUND = 86  # compute-sanitizer's exit code for what it found; pytest's are 0 to 5
 NO_TESTS = 5
 # Races are looked for where programs hand numbers from thread to thread by themselves. Elsewhere Triton's own pipelines
-# (asynchronous copies, tensor cores) order shared memory in ways that the tool reports as hazards.
-HANDED_OVER = ("test_misses.py", "test_prefetch.py", "test_router.py", "test_argmax.py")
+# (asynchronous copies, tensor cores) order shared memory in ways that the tool reports as hazards, and warps of a sum
+# that have the same numbers all write their result, which is the same: so it does of the router's scores.
+HANDED_OVER = ("test_misses.py", "test_prefetch.py", "test_argmax.py")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ STEP_LAUNCHES = 8  # of a step beside its layers: embedding, rotation, norm, hea
 
 # Products of up to FEW_ROWS rows read 4.8 to 58 MB of int4 in 1.1 us + bytes / 3.64 TB/s; plain reads reach 4.35.
 FEW_ROWS, READ_SHARE = 4, 0.84
+# bf16: experts 75 MB in 27 us; attention's products are cuBLAS', in more launches that do not overlap.
+BF16_EXPERT_SHARE, CUBLAS_LAUNCHES = 0.65, 3
 # Keys and values of a decode step: 32 sequences of 1,024 to 8,192 tokens at 2.6 to 4.0 TB/s.
 KV_SHARE = 0.75
 # On tensor cores weights are unpacked in registers, then multiplied: gate and up of Qwen3-8B for 16, 32 and 64 rows, of
@@ -110,7 +112,7 @@ def _seconds(model: ModelConfig, parts: WeightParts, rates: Rates, step: _Step, 
     counts, num_layers = weight_counts(model), sum(model.expert_layers)
     launch = LAUNCH_SECONDS if rates.overlaps else PLAIN_LAUNCH_SECONDS
     seconds = {
-        "launches": launch * _launches(model, step.tokens),
+        "launches": launch * _launches(model, step.tokens) + _of_cublas(model, parts, counts),
         "dense products": _dense(parts.attention + parts.dense, counts.attention + counts.dense, step.tokens, rates),
         "attention": step.kv_bytes / (KV_SHARE * rates.device) + step.attention_flops / (TENSOR_SHARE * rates.flops),
         "head": _dense(parts.head or parts.embedding, counts.head or counts.embedding, step.logits, rates),
@@ -140,6 +142,16 @@ def _launches(model: ModelConfig, tokens: int) -> int:
     return STEP_LAUNCHES + with_experts * experts + (model.num_layers - with_experts) * dense
 
 
+def _of_cublas(model: ModelConfig, parts: WeightParts, counts: WeightParts) -> float:
+    if not _is_bf16(parts.attention, counts.attention):
+        return 0.0
+    return PLAIN_LAUNCH_SECONDS * CUBLAS_LAUNCHES * model.num_layers
+
+
+def _is_bf16(num_bytes: float, weights: float) -> bool:
+    return num_bytes >= 2 * weights
+
+
 def _dense(num_bytes: float, weights: float, rows: int, rates: Rates) -> float:
     """Products of ``rows`` rows with matrices that are read once."""
     if not rows:
@@ -160,7 +172,8 @@ def _experts(model: ModelConfig, parts: WeightParts, counts: WeightParts, tokens
     """Of one layer, all of them in VRAM."""
     distinct, pairs = _distinct(model, tokens), tokens * _top_k(model)
     if tokens <= FEW_TOKENS:
-        reading = distinct * parts.expert / (READ_SHARE * rates.device)
+        share = BF16_EXPERT_SHARE if _is_bf16(parts.expert, counts.expert) else READ_SHARE
+        reading = distinct * parts.expert / (share * rates.device)
         return reading + pairs * counts.expert / (DOTS_PER_CYCLE * rates.cycles)
     return _on_tensor_cores(distinct * counts.expert, pairs * counts.expert, rates)
 

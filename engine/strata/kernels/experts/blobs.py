@@ -71,7 +71,7 @@ class Experts:
 def gate_up_gemv(experts: Experts, routed: Routed) -> QuantizedRows:
     """activation(gate, up) of each pair, [tokens * top_k, intermediate]; ``routed.inner``: QuantizedRows."""
     ids, rows, gate = routed.ids, routed.inner, experts.gate
-    pairs = ids.numel()
+    pairs, tile = ids.numel(), GATE_UP[gate.kind]
     out = empty_rows(pairs, gate.rows, ids.device)
     gate_up_kernel[(pairs, gate.rows // GROUP)](
         rows.codes,
@@ -86,9 +86,9 @@ def gate_up_gemv(experts: Experts, routed: Routed) -> QuantizedRows:
         UP=experts.up,
         LIMIT=experts.limit,
         TOP_K=ids.shape[1],
-        BG=GROUPS[gate.kind],
+        BG=tile.groups,
         EXPERTS=experts.addresses.shape[0],
-        num_warps=8,
+        num_warps=tile.warps,
         **launch.early(),
     )
     return out
@@ -97,8 +97,8 @@ def gate_up_gemv(experts: Experts, routed: Routed) -> QuantizedRows:
 def down_gemv(experts: Experts, routed: Routed, inner: QuantizedRows, x: Tensor) -> Tensor:
     """x += the sum of shares * down(inner)."""
     tokens, top_k = routed.ids.shape
-    down = experts.down
-    down_kernel[(tokens, down.rows // DOWN_ROWS)](
+    down, tile = experts.down, DOWN[experts.down.kind]
+    down_kernel[(tokens, down.rows // tile.rows)](
         inner.codes,
         inner.scales,
         inner.sums,
@@ -108,10 +108,10 @@ def down_gemv(experts: Experts, routed: Routed, inner: QuantizedRows, x: Tensor)
         x,
         DOWN=down,
         TOP_K=top_k,
-        BN=DOWN_ROWS,
-        BG=GROUPS[down.kind],
-        AHEAD=PIECES_AHEAD[down.kind],
-        num_warps=4,
+        BN=tile.rows,
+        BG=tile.groups,
+        AHEAD=tile.ahead,
+        num_warps=tile.warps,
         **launch.early(),
     )
     return x
@@ -209,13 +209,27 @@ def combine(results: Tensor, ids: Tensor, shares: Tensor, addresses: Tensor, x: 
     return x
 
 
-# One H200, Qwen3-30B-A3B in int4, 2026-11-30, microseconds in CUDA graphs over more weights than its cache holds. One
-# token: gate and up 7.5 (32 groups at once 9.7, 4 warps 8.8), down 4.9 (16 rows and 24 pieces 5.3, 4 rows of 32 groups
-# 8.4).
-GROUPS = {"int4": 16, "mxfp4": 16, "int8": 16, "bf16": 8}  # of a row that a program takes at a time
-DOWN_ROWS = 8
-# Pieces of down's weights that are loaded before they are used: as many as registers hold, seven for a piece of int4.
-PIECES_AHEAD = {"int4": 16, "mxfp4": 16, "int8": 8, "bf16": 4}
+@dataclass(frozen=True, slots=True)
+class GemvTile:
+    """groups of a row that a program takes at a time. rows, and pieces of these that are loaded before they are used:
+    down's; gate and up take 32 rows as they come."""
+
+    groups: int
+    warps: int
+    rows: int = GROUP
+    ahead: int = 0
+
+
+# One H200, one token of Qwen3-30B-A3B, 2026-11-30, microseconds in CUDA graphs over more weights than its cache holds.
+# int4: gate and up 7.5 (32 groups at once 9.7, 4 warps 8.8), down 4.9 (16 rows and 24 pieces 5.3, 4 rows of 32 groups
+# 8.4). bf16: 16.1 (8 warps 16.7, 16 groups 28.9, 8 groups and 8 warps 26.4) and 10.6 (4 warps and 4 pieces 14.1).
+GATE_UP = {kind: GemvTile(16, 8) for kind in ("int4", "mxfp4", "int8")} | {"bf16": GemvTile(4, 16)}
+DOWN = {
+    "int4": GemvTile(16, 4, 8, 16),
+    "mxfp4": GemvTile(16, 4, 8, 16),
+    "int8": GemvTile(16, 4, 8, 8),
+    "bf16": GemvTile(8, 8, 8, 8),
+}
 COMBINE_COLS = 1024
 
 
