@@ -54,9 +54,9 @@ CASES = [
     Case("experts, Qwen3-30B-A3B, 2048 tokens", _experts(QWEN3, 2048, 8, SILU), frozenset({"combine_kernel"})),
     Case("experts, mxfp4, 1 token", _experts(MXFP4, 1, 4, Activation(7.0)), PAIRED),
     Case("experts, gpt-oss-120b, 2048 tokens", _experts(GPT_OSS, 2048, 4, Activation(7.0))),
-    Case("experts, int8, 1 token", _experts(INT8, 1, 8, SILU), PAIRED, everywhere=False),
+    Case("experts, int8, 1 token", _experts(INT8, 1, 8, SILU), PAIRED),
     Case("experts, Mixtral, int8, 512 tokens", _experts(Shape("int8", 4096, 14336, 8), 512, 2, SILU)),
-    Case("experts, bf16, 1 token", _experts(BF16, 1, 4, SILU), PAIRED, everywhere=False),
+    Case("experts, bf16, 1 token", _experts(BF16, 1, 4, SILU), PAIRED),
     Case("experts, Qwen1.5-MoE, bf16, 96 tokens", _experts(Shape("bf16", 2048, 1408, 60), 96, 4, SILU)),
     Case("experts, Qwen1.5-MoE, bf16, 4096 tokens", _experts(Shape("bf16", 2048, 1408, 60), 4096, 4, SILU)),
     Case(
