@@ -14,7 +14,7 @@ TEXT ?= tests/data/alice.txt
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests \
+.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests dashboards \
   bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages clients
 
 help: ## list the targets
@@ -64,6 +64,9 @@ constraints: ## pin every Python package anew (constraints.txt)
 
 manifests: ## write manifests/crds and manifests/install again from the chart
 	$(BIN)/python -m manifests.generate
+
+dashboards: ## write the tables of docs/metrics.md again from the exporters
+	$(BIN)/python -m dashboards.generate
 
 bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound, each format (MODEL=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench decode $(MODEL) --dtype $$dtype || exit 1; done

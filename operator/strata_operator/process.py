@@ -83,6 +83,7 @@ async def run(settings: Settings) -> None:
         lambda key: queue.add_after(key, GATHER_SECONDS),
         on_free=lambda: queue.add_all(reconciler.waiting()),
     )
+    telemetry.show_models(cache)
 
     def tuned(key: Key) -> None:
         if not served or key[0] in served:  # else it is another operator's

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.loop import Loop
 from strata_operator.workqueue import WorkQueue
 
 # A reconcile makes some ten requests of at most 35 s each; one that takes this long hangs.
 STUCK_SECONDS = 600.0
+OUTCOMES = ("changed", "unchanged", "refused", "blocked", "untold", "leaving", "gone", "retry", "error")
+_TRUTH = {"True": 1.0, "False": 0.0}
+_SPEEDS = (
+    ("upper_bound", "plan", "upperBoundTokensPerSecond"),
+    ("expected", "plan", "expectedTokensPerSecond"),
+    ("measured", "measured", "tokensPerSecond"),
+)
 
 
 class Telemetry:
@@ -26,6 +37,8 @@ class Telemetry:
         self._reconciles = Counter(
             "strata_operator_reconciles", "Reconciles by their outcome.", ["outcome"], registry=self.registry
         )
+        for outcome in OUTCOMES:
+            self._reconciles.labels(outcome)  # a series that starts at zero can be rated from its first event on
         self._seconds = Histogram(
             "strata_operator_reconcile_duration_seconds",
             "Time of one reconcile.",
@@ -45,6 +58,10 @@ class Telemetry:
         """To be called once where several operators may run."""
         gauge = Gauge("strata_operator_leader", "1 while this operator is the one that works.", registry=self.registry)
         gauge.set_function(lambda: float(leads()))
+
+    def show_models(self, cache: Cache) -> None:
+        """To be called once: what the statuses of all models say."""
+        self.registry.register(_Models(cache))
 
     def watch_over(self, ailment: Callable[[], str | None]) -> None:
         """One more part, which says why the process should be started anew; None while it works."""
@@ -92,6 +109,51 @@ class Telemetry:
         return web.Response(text=text, status=503 if missing else 200)
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            body=exposition.generate_latest(self.registry), headers={"Content-Type": exposition.CONTENT_TYPE_LATEST}
+        body = await asyncio.to_thread(exposition.generate_latest, self.registry)  # long, of a thousand models
+        return web.Response(body=body, headers={"Content-Type": exposition.CONTENT_TYPE_LATEST})
+
+
+class _Models(Collector):
+    """Reads the models' last known statuses when Prometheus asks. Every replica shows the same."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        conditions = GaugeMetricFamily(
+            "strata_model_condition",
+            "Conditions of a StrataModel: 1 while it is true, 0 while it is false; absent while it is not known.",
+            labels=("namespace", "model", "condition"),
         )
+        replicas = GaugeMetricFamily(
+            "strata_model_replicas",
+            "Pods of a StrataModel that are wanted, that there are, and that are ready.",
+            labels=("namespace", "model", "state"),
+        )
+        speeds = GaugeMetricFamily(
+            "strata_model_tokens_per_second",
+            "Tokens a second of a replica's sequences together: as the planner bounds and expects them of a full batch,"
+            " and as measured while its engine works.",
+            labels=("namespace", "model", "kind"),
+        )
+        for key in self._cache.models():
+            model = self._cache.model(key)
+            if model is None:
+                continue
+            spec: Mapping[str, Any] = model["spec"]
+            status: Mapping[str, Any] = model["status"]
+            for one in status.get("conditions") or ():
+                if one["status"] in _TRUTH:
+                    conditions.add_metric([*key, one["type"]], _TRUTH[one["status"]])
+            wanted = 0 if spec.get("suspend") else spec.get("replicas", 1)
+            counts = (
+                ("wanted", wanted),
+                ("present", status.get("replicas", 0)),
+                ("ready", status.get("readyReplicas", 0)),
+            )
+            for state, count in counts:
+                replicas.add_metric([*key, state], count)
+            for kind, group, field in _SPEEDS:
+                if (value := (status.get(group) or {}).get(field)) is not None:
+                    speeds.add_metric([*key, kind], value)
+        yield from (conditions, replicas, speeds)

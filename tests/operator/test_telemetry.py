@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from strata_operator import telemetry as rooms
+from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.loop import Loop
 from strata_operator.telemetry import Telemetry
 from strata_operator.workqueue import WorkQueue
@@ -73,6 +74,52 @@ async def test_probes(parts: Parts, http: httpx.AsyncClient) -> None:
     parts.ailment = "the watch of Pod hangs"
     ill = await http.get("/healthz")
     assert (ill.status_code, ill.text) == (503, "the watch of Pod hangs\n")
+
+
+def gauges(model: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """By name and the last label, of one model that the cache holds."""
+    parts = Parts()
+    cache = Cache(lambda key: None)
+    parts.telemetry.show_models(cache)
+    cache.put_model({"metadata": {"namespace": "llm", "name": "m", "uid": "u", "resourceVersion": "1"}, **model})
+    found = {}
+    for family in parts.telemetry.registry.collect():
+        for sample in family.samples:
+            if sample.name.startswith("strata_model_"):
+                assert (sample.labels.pop("namespace"), sample.labels.pop("model")) == ("llm", "m")
+                found[sample.name, *sample.labels.values()] = sample.value
+    return found
+
+
+def test_a_models_status_is_shown() -> None:
+    conditions = [
+        {"type": "Ready", "status": "False"},
+        {"type": "Degraded", "status": "True"},
+        {"type": "Cached", "status": "Unknown"},
+    ]
+    status = {
+        "conditions": conditions,
+        "replicas": 3,
+        "readyReplicas": 1,
+        "plan": {"upperBoundTokensPerSecond": 90, "expectedTokensPerSecond": 60},
+        "measured": {"tokensPerSecond": 25},
+    }
+    assert gauges({"spec": {"replicas": 2}, "status": status}) == {
+        ("strata_model_condition", "Ready"): 0,
+        ("strata_model_condition", "Degraded"): 1,
+        ("strata_model_replicas", "wanted"): 2,
+        ("strata_model_replicas", "present"): 3,
+        ("strata_model_replicas", "ready"): 1,
+        ("strata_model_tokens_per_second", "upper_bound"): 90,
+        ("strata_model_tokens_per_second", "expected"): 60,
+        ("strata_model_tokens_per_second", "measured"): 25,
+    }
+
+
+@pytest.mark.parametrize(("spec", "wanted"), [({}, 1), ({"replicas": 2, "suspend": True}, 0)])
+def test_a_model_of_which_nothing_is_known_wants_pods(spec: dict[str, Any], wanted: int) -> None:
+    counts = {"wanted": wanted, "present": 0, "ready": 0}
+    assert gauges({"spec": spec}) == {("strata_model_replicas", state): count for state, count in counts.items()}
 
 
 async def test_metrics(parts: Parts, http: httpx.AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,8 +13,10 @@ from prometheus_client.registry import Collector
 
 import strata
 from strata.engine.api import Engine
+from strata.errors import OptionError
 from strata.experts.counts import ExpertStats
 from strata.scheduler.stats import SchedulerStats, WaitReason
+from strata.store.directories import default_cache_dir
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("stop", "length", "timeout", "abort", "error", "rejected", "overloaded", "unavailable")
@@ -30,11 +33,17 @@ class Metrics:
         # The creation times would double the number of series, and nobody asks for them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
-        self.prompt_tokens = Counter("strata_prompt_tokens", "Prompt tokens of requests that ran.", registry=registry)
-        self.generation_tokens = Counter("strata_generation_tokens", "Tokens generated.", registry=registry)
+        self.prompt_tokens = Counter(
+            "strata_prompt_tokens", "Prompt tokens of requests that got at least one token.", registry=registry
+        )
+        self.generation_tokens = Counter(
+            "strata_generation_tokens",
+            "Tokens generated, those of aborted requests and the token that ends an answer included.",
+            registry=registry,
+        )
         self.time_to_first_token = Histogram(
             "strata_time_to_first_token_seconds",
-            "From the arrival of a request to its first token.",
+            "From the arrival of a request to its first token: tokenising, queueing, prefill.",
             buckets=_TTFT_SECONDS,
             registry=registry,
         )
@@ -46,11 +55,13 @@ class Metrics:
         )
         self.request_duration = Histogram(
             "strata_request_duration_seconds",
-            "From the arrival of a request to the end of its answer.",
+            "From the arrival of a request to the end of its answer, for requests that got at least one token.",
             buckets=_DURATION_SECONDS,
             registry=registry,
         )
-        self.requests = Counter("strata_requests", "Requests by how they ended.", ["outcome"], registry=registry)
+        self.requests = Counter(
+            "strata_requests", "Requests for an answer, by how they ended.", ["outcome"], registry=registry
+        )
         for outcome in OUTCOMES:
             self.requests.labels(outcome)  # a series that starts at zero can be rated from its first event on
         registry.register(_EngineState(engine, model_name))
@@ -93,43 +104,43 @@ _FIGURES: tuple[
     (
         GaugeMetricFamily,
         "strata_requests_running",
-        "Requests that hold KV blocks.",
+        "Requests that hold KV blocks: in prefill or decode.",
         lambda stats: stats.num_running,
     ),
     (
         GaugeMetricFamily,
         "strata_requests_waiting",
-        "Requests in the queue.",
+        "Requests in the queue; --max-waiting limits it.",
         lambda stats: stats.num_waiting,
     ),
     (
         CounterMetricFamily,
         "strata_step_seconds",
-        "Seconds that the engine's steps took.",
+        "Seconds that the engine's steps took; HTTP and text are not in it.",
         lambda stats: stats.step_seconds,
     ),
     (
         CounterMetricFamily,
         "strata_preemptions",
-        "Requests put back into the queue for want of KV blocks.",
+        "Requests that lost their KV blocks to others and were put back into the queue.",
         lambda stats: stats.num_preemptions,
     ),
     (
         CounterMetricFamily,
         "strata_prefix_cache_queries",
-        "Prompt tokens that were looked for in the prefix cache.",
+        "Prompt tokens of requests that began to run, looked for in the prefix cache.",
         lambda stats: stats.num_prefix_queries,
     ),
     (
         CounterMetricFamily,
         "strata_prefix_cache_hits",
-        "Prompt tokens that the prefix cache had.",
+        "Those of them that the prefix cache had, and that were not computed again.",
         lambda stats: stats.num_prefix_hits,
     ),
     (
         GaugeMetricFamily,
         "strata_prefill_chunk_tokens",
-        "Prompt tokens that a step with decoding sequences may run now.",
+        "Prompt tokens that a step may run beside decoding sequences, as --decode-latency-ms has it now.",
         lambda stats: stats.max_prefill_tokens,
     ),
 )
@@ -145,30 +156,33 @@ class _EngineState(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            "strata_engine_ready", "1 while the engine serves, else 0.", value=self._engine.state == "ready"
+            "strata_engine_ready",
+            "1 while the engine serves; 0 while it loads or after it failed.",
+            value=self._engine.state == "ready",
         )
         yield self._build()
         yield self._load()
+        yield from _disk()
         stats = self._engine.stats or _NOTHING
         for family, name, text, figure in _FIGURES:
             yield family(name, text, value=figure(stats))
         waiting = {reason.value: stats.num_waiting if stats.waiting_for is reason else 0 for reason in WaitReason}
-        text = "Requests in the queue by what the first lacks."
+        text = "Requests in the queue, by what the first of them lacked in the last step."
         yield _gauges("strata_requests_waiting_by_reason", text, "reason", waiting)
         blocks = {
             "free": stats.num_empty_blocks,
             "cached": stats.num_cached_blocks,
             "used": stats.num_used_blocks,
         }
-        yield _gauges("strata_kv_blocks", "Blocks of the KV cache.", "state", blocks)
+        yield _gauges("strata_kv_blocks", "Blocks of the KV cache; their sum is the size of the pool.", "state", blocks)
         if self._engine.experts is not None:
             yield from _experts(self._engine.experts)
 
     def _build(self) -> Metric:
         ready = self._engine.ready
         facts = {"dtype": ready.dtype, "device": ready.device} if ready else {"dtype": "", "device": ""}
-        build = InfoMetricFamily("strata_build", "Version, and what is served.")
-        build.add_metric([], {"version": strata.__version__, "model": self._model_name, **facts})
+        build = InfoMetricFamily("strata_build", "Always 1; the labels say what is served.")
+        build.add_metric([], {"version": strata.__version__, "served_name": self._model_name, **facts})
         return build
 
     def _load(self) -> Metric:
@@ -176,17 +190,35 @@ class _EngineState(Collector):
         num_bytes = (
             {"done": progress.bytes_done, "total": progress.bytes_total} if progress else {"done": 0, "total": 0}
         )
-        return _gauges("strata_load_bytes", "Bytes of the present or last load phase.", "state", num_bytes)
+        return _gauges("strata_load_bytes", "Bytes of the present or last phase of a start.", "state", num_bytes)
+
+
+def _disk() -> Iterator[Metric]:
+    """There is no such series where the cache's place cannot be looked at."""
+    try:
+        place = default_cache_dir()
+        while not place.exists() and place != place.parent:  # nothing has been written there yet
+            place = place.parent
+        usage = shutil.disk_usage(place)
+    except (OSError, OptionError):
+        return
+    text = "The file system that has the cache of converted weights."
+    yield _gauges("strata_cache_disk_bytes", text, "state", {"free": usage.free, "total": usage.total})
 
 
 def _experts(stats: ExpertStats) -> Iterator[Metric]:
     """Of experts beyond VRAM; there is no such series where all are in one place."""
     total = stats.total
     held = {"vram": stats.num_vram, "host": stats.num_host, "disk": stats.num_disk}
-    yield _gauges("strata_experts", "Routed experts that each tier has now.", "tier", held)
+    yield _gauges(
+        "strata_experts",
+        "Routed experts of all layers that a tier has now; one may be in VRAM and on the host.",
+        "tier",
+        held,
+    )
     yield _counters(
         "strata_expert_uses",
-        "Experts that steps of few tokens needed, by where they were found.",
+        "Experts that a layer needed in steps of few tokens, by where they were; each counts once a step.",
         ("layer", "source"),
         {
             (str(layer), source): number
@@ -202,11 +234,11 @@ def _experts(stats: ExpertStats) -> Iterator[Metric]:
     }
     if stats.disk_bytes is not None:
         moved["disk", "to_host", "any"] = stats.disk_bytes
-    text = "Bytes of experts that left a tier, by where they went and what for."
+    text = "Bytes of experts that left a tier, by where they went and what for; to_vram is over PCIe."
     yield _counters("strata_expert_bytes", text, ("tier", "direction", "purpose"), moved)
     yield _counters(
         "strata_expert_prefetch_bytes",
-        "Bytes of experts that were fetched before their layer asked, by what became of them.",
+        "Bytes of experts that were fetched before their layer asked: issued, and of these used or wasted.",
         ("outcome",),
         {
             ("issued",): stats.num_bytes(total.prefetched),
@@ -216,16 +248,16 @@ def _experts(stats: ExpertStats) -> Iterator[Metric]:
     )
     if stats.cpu is not None:
         cpu = stats.cpu
-        text = "Layers whose experts, or some of them, were left to the CPU."
+        text = "Requests to the CPU's threads, one for each layer of a step that leaves experts to them."
         yield CounterMetricFamily("strata_expert_cpu_jobs", text, value=cpu.jobs)
-        text = "Seconds that the CPU's threads computed experts, or waited for a request that was announced."
+        text = "Seconds of the CPU's threads, all of them being one: busy, or idle while a request was announced."
         states: dict[tuple[str, ...], float] = {("busy",): cpu.busy_seconds, ("idle",): cpu.idle_seconds}
         yield _counters("strata_expert_cpu_seconds", text, ("state",), states)
-        text = "Tokens whose experts the CPU's threads chose."
+        text = "Tokens, once a layer, whose experts the CPU's threads chose."
         yield CounterMetricFamily("strata_expert_cpu_routed_tokens", text, value=cpu.routed)
-        text = "Requests to the CPU's threads that were dropped, or answered when nobody waited any more."
+        text = "Requests to the CPU's threads that were dropped or answered too late; none in a machine that works."
         yield CounterMetricFamily("strata_expert_cpu_stale_requests", text, value=cpu.stale)
-        text = "Seconds that the device waited for the CPU's answers."
+        text = "Seconds that the GPU waited for the CPU's answers, its own experts being done."
         yield CounterMetricFamily("strata_expert_wait_seconds", text, value=total.waited_seconds)
 
 

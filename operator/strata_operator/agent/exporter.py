@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as PrometheusCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from strata_operator.agent.agent import Snapshot
 from strata_operator.agent.hardware import Card, Reading
 from strata_operator.agent.nvml import THROTTLE_REASONS
-from strata_operator.agent.report import Turn
+from strata_operator.agent.report import Turn, verdicts
 from strata_operator.api.node import PAGE_BYTES
 
 CARD = ("node", "uuid", "product")
@@ -93,6 +95,16 @@ _COUNTERS: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
 )
 
 
+def api_requests(registry: CollectorRegistry) -> PrometheusCounter:
+    """To be counted up after each request to the API server."""
+    return PrometheusCounter(
+        "strata_agent_api_requests",
+        "Requests to the API server by verb and HTTP status; status 0 means no answer.",
+        ["verb", "status"],
+        registry=registry,
+    )
+
+
 class Exporter(Collector):
     """``snapshot`` gives what the last turn saw. XIDs are counted by whoever calls ``count``."""
 
@@ -125,6 +137,7 @@ class Exporter(Collector):
             yield from self._cards(snapshot.turn)
             yield self._limits(snapshot)
             yield self._pages(snapshot.turn)
+            yield self._conditions(snapshot.turn)
 
     def _labels(self, card: Card) -> list[str]:
         return [self._node, card.uuid, card.product]
@@ -186,6 +199,17 @@ class Exporter(Collector):
         for one in turn.seen.pages:
             for state, pages in (("reserved", one.total), ("free", one.free)):
                 gauge.add_metric([self._node, str(one.node), one.size, state], pages * PAGE_BYTES[one.size])
+        return gauge
+
+    def _conditions(self, turn: Turn) -> Metric:
+        gauge = GaugeMetricFamily(
+            "strata_node_condition",
+            "Conditions of the StrataNode: 1 while it is true, else 0.",
+            labels=("node", "condition"),
+        )
+        for one in verdicts(turn) if turn.generation else ():  # before, what models want is not known
+            if one.status is not None:
+                gauge.add_metric([self._node, one.type], float(one.status))
         return gauge
 
 

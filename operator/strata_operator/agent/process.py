@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, exposition
-from prometheus_client import Counter as PrometheusCounter
 
 from strata_operator.agent.agent import Agent
-from strata_operator.agent.exporter import Exporter
+from strata_operator.agent.exporter import Exporter, api_requests
 from strata_operator.agent.hardware import Gpus, Host
 from strata_operator.agent.mirror import Mirror
 from strata_operator.cluster.client import Client
@@ -36,15 +35,10 @@ class Process:
         self, gpus: Gpus, host: Host, node: str, make_client: Callable[[Callable[[str, int], None]], Client]
     ) -> None:
         self.registry = CollectorRegistry()
-        self._requests = PrometheusCounter(
-            "strata_agent_api_requests",
-            "Requests to the API server by verb and HTTP status; status 0 means no answer.",
-            ["verb", "status"],
-            registry=self.registry,
-        )
+        requests = api_requests(self.registry)
         self._changed = threading.Event()
         self._stopped = threading.Event()
-        client = make_client(lambda verb, status: self._requests.labels(verb, str(status)).inc())
+        client = make_client(lambda verb, status: requests.labels(verb, str(status)).inc())
         self._mirror = Mirror(client, node, self._changed.set)
         self.agent = Agent(gpus, host, self._mirror, monotonic=time.monotonic, wall=lambda: datetime.now(UTC))
         self._exporter = Exporter(node, lambda: self.agent.snapshot)

@@ -128,6 +128,22 @@ def test_a_lost_card_is_down(shown: Shown) -> None:
     assert shown.value("strata_gpu_up", 1) == 1
 
 
+def test_conditions_are_those_of_the_strata_node(shown: Shown) -> None:
+    def told() -> dict[str, Any]:
+        names = ("Healthy", "Tuned", "PcieDegraded", "ThermallyLimited", "GpuLost")
+        get = shown.registry.get_sample_value
+        return {name: get("strata_node_condition", {"node": NODE, "condition": name}) for name in names}
+
+    assert set(told().values()) == {None}
+    shown.world.turn()
+    good = {"Healthy": 1, "Tuned": 1, "PcieDegraded": 0, "ThermallyLimited": 0, "GpuLost": 0}
+    assert told() == good
+    shown.world.cards[0].lost = True
+    shown.world.turn(3)
+    assert told() == {**good, "Healthy": 0, "GpuLost": 1}
+    assert {one["type"]: float(one["status"] == "True") for one in shown.world.status["conditions"]} == told()
+
+
 def test_pages_and_the_connection(shown: Shown) -> None:
     def connected() -> Any:
         return shown.registry.get_sample_value("strata_agent_connected", {"node": NODE})

@@ -317,9 +317,9 @@ def test_metrics_are_read_at_the_engine_s_port() -> None:
     made = children(model(), engine_image="e", monitors=True)
     (endpoint,) = made["PodMonitor"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == "http"
-    assert [one["targetLabel"] for one in endpoint["relabelings"]] == [
-        "node"
-    ]  # by which its agent's figures are joined
+    node, named = endpoint["relabelings"]
+    assert node["targetLabel"] == "node"  # by which its agent's figures are joined
+    assert (named["targetLabel"], named["replacement"]) == ("model", "m")  # and the operator's
     assert made["PodMonitor"]["spec"]["selector"] == made["NetworkPolicy"]["spec"]["podSelector"]
 
 

@@ -1,0 +1,1 @@
+"""What Prometheus and Grafana have of Strata: the exporters' metrics, dashboards as code, and the pages about both."""
