@@ -158,7 +158,8 @@ def test_logits_stay_where_only_chosen_experts_come(
         stats = runner.expert_stats(wait=True)
     finally:
         tier.close()
-    assert tiny.relative(found[1], found[0]) < 0.02
+    # A graph fills a chunk of 2 up to 16 rows, whose products round otherwise, where experts are all in VRAM alone.
+    assert tiny.relative(found[1], found[0]) < 0.03
     assert stats is not None
     whole = lengths.count(90) + lengths.count(20) + lengths.count(3)
     brought = stats.total.streamed / len(stats.layers)  # of a layer, which misses three of four

@@ -132,7 +132,7 @@ def measure(
             setting.rates,
             context=context,
             num_seqs=batch_size,
-            place=replace(setting.place or Place(), hits=moved.hit_ratio),
+            place=replace(setting.place or Place(), hits=moved.hit_ratio, ahead=moved.ahead),
             element_bytes=element_bytes,
         )
     return DecodeReport(

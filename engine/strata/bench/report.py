@@ -136,11 +136,12 @@ class Speed:
 @dataclass(frozen=True, slots=True)
 class Moved:
     """Bytes of a step or a prompt by the way that they take, and where experts were found. ``hit_ratio`` None: all
-    are always in one place."""
+    are always in one place. ``ahead``: experts that guesses brought for each that was needed."""
 
     num_bytes: dict[str, float]
     hit_ratio: float | None = None
     shares: dict[str, float] | None = None
+    ahead: float = 0.0
 
     @classmethod
     def of(cls, weights: float, experts: float, *, setting: Setting) -> Moved:
@@ -161,6 +162,7 @@ class Moved:
             {VRAM: weights + each(read), PCIE: each(over_pcie), CPU: each(counts.computed)},
             counts.hit_ratio,
             counts.shares() if counts.needed else None,
+            counts.prefetched / max(counts.needed, 1),
         )
 
     def rows(self, unit: str) -> dict[str, str]:

@@ -52,12 +52,14 @@ MISS_LAUNCHES = 3  # of a layer: who serves what, the fetch, adding up the CPU's
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where routed experts are. ``vram``: the share of them there; ``hits``: the share of a step's experts that it
-    finds there, None where all are as likely and nobody guesses. Missing ones come over PCIe as far as there are slots
+    finds there, None where all are as likely and nobody guesses; ``ahead``: how many guesses bring over PCIe, right or
+    wrong, for each that a step needs. Missing ones come over PCIe as far as there are slots
     ("fetch"), are computed by the CPU ("cpu"), or are split as is fastest ("auto")."""
 
     vram: float = 1.0
     placement: str = "auto"
     hits: float | None = None
+    ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +189,37 @@ def _missing(
     slots = _slots(place, num_experts)
     hits = slots / num_experts if place.hits is None else place.hits
     if tokens <= CACHED_TOKENS:
-        number, expected = max(1, round(distinct)), 0.0
-        for missed, probability in _binomial(number, 1 - hits):
-            most = min(missed, max(0, slots - (number - missed)))  # slots whose experts are needed are not free
-            fetched = {"fetch": [most], "cpu": [0]}.get(place.placement, range(most + 1))
-            in_vram = experts / number * (number - missed)
-            expected += probability * min(
-                _both_ways(count, missed - count, parts.expert, rates, in_vram) for count in fetched
-            )
-        return expected - experts
+        splits = ("split", "cpu") if place.placement == "auto" else (place.placement,)
+        few = _Few(max(1, round(distinct)), slots, hits, place.ahead * distinct, parts.expert, experts)
+        return min(few.seconds(split, rates) for split in splits) - experts
     if tokens <= max_chosen_tokens(num_experts, _top_k(model), slots):  # which come while the layer waits
         return _over((1 - hits) * distinct * parts.expert, FETCH_SHARE * rates.pcie)
     return max(0.0, _arriving(model, parts, rates, place) - experts - layer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """A layer of a step of few tokens, which need ``number`` experts and find ``hits`` of them in VRAM; guesses bring
+    ``ahead`` for the next one. ``experts``: seconds for all of them were they there."""
+
+    number: int
+    slots: int
+    hits: float
+    ahead: float
+    expert_bytes: float
+    experts: float
+
+    def seconds(self, placement: str, rates: Rates) -> float:
+        expected, over_pcie = 0.0, self.ahead
+        for missed, probability in _binomial(self.number, 1 - self.hits):
+            most = min(missed, max(0, self.slots - (self.number - missed)))  # no slot whose expert is needed is free
+            fetched = {"fetch": [most], "cpu": [0]}.get(placement, range(most + 1))
+            in_vram = self.experts / self.number * (self.number - missed)
+            took, count = min((_both_ways(n, missed - n, self.expert_bytes, rates, in_vram), n) for n in fetched)
+            expected += probability * took
+            over_pcie += probability * count
+        # Guesses come while the layer computes, behind what it fetches itself.
+        return max(expected, _over(over_pcie * self.expert_bytes, FETCH_SHARE * rates.pcie))
 
 
 def _arriving(model: ModelConfig, parts: WeightParts, rates: Rates, place: Place) -> float:

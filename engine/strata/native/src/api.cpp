@@ -176,7 +176,7 @@ EXPORT int32_t strata_pool_take_fault(Handle* handle) { return int32_t(handle->m
 
 EXPORT void strata_pool_expect(Handle* handle, int32_t requests) {
   if (!handle->pool->expects()) handle->mailbox->begin_to_wait();
-  handle->pool->expect(handle->mailbox.get(), uint32_t(requests));
+  handle->pool->expect(handle->mailbox.get(), requests);
 }
 
 // Of the mailbox that was attached.

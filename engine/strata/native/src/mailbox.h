@@ -63,7 +63,7 @@ class Mailbox : public Source, public Work {
     weights_.resize(experts.max_pairs());
   }
 
-  Taken take(Work*& work, NodePhases& phases, uint32_t& requests) override {
+  Taken take(Work*& work, NodePhases& phases, int32_t& requests) override {
     work = this;
     requests = requests_;
     if (routed_.exchange(false, std::memory_order_acquire)) return compute_or_answer(phases);
@@ -81,7 +81,7 @@ class Mailbox : public Source, public Work {
       return Taken::OVER;
     }
     number_ = number;
-    requests = requests_ = 1 + uint32_t(std::max(0, header(number).skipped));
+    requests = requests_ = 1 + header(number).skipped;
     return read(phases);
   }
 
@@ -231,7 +231,7 @@ class Mailbox : public Source, public Work {
   int64_t seen_ = 0;  // when
   uint32_t number_ = 0;
   int32_t layer_ = 0, tokens_ = 0, kind_ = 0;
-  uint32_t requests_ = 0;  // of the expected ones, with those that were skipped before it
+  int32_t requests_ = 0;  // of the expected ones, with those that were skipped before it
   std::vector<int32_t> ids_, workspace_;
   std::vector<float> weights_;
 };

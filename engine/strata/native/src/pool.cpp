@@ -178,26 +178,19 @@ Wait Pool::run(Work& work, const NodePhases& phases) {
   return failed() ? Wait::FAILED : Wait::DONE;
 }
 
-void Pool::expect(Source* source, uint32_t count) {
+void Pool::expect(Source* source, int32_t count) {
   source_.store(source, std::memory_order_release);
   since_.store(now(), std::memory_order_relaxed);
   expected_.fetch_add(count, std::memory_order_seq_cst);
   wake();
 }
 
-// Never below none: a failure may have wiped out what was expected, and a request may claim anything.
-void Pool::came(uint32_t requests) {
-  uint32_t seen = expected_.load(std::memory_order_acquire);
-  while (!expected_.compare_exchange_weak(seen, seen - std::min(seen, requests), std::memory_order_acq_rel)) {
-  }
-}
-
 // Called by the first worker while it has nothing to do: whether a request has become a job.
 bool Pool::poll(Worker& me) {
-  if (me.index != 0 || expected_.load(std::memory_order_acquire) == 0 || job_.load(std::memory_order_acquire) != Job::NONE) return false;
+  if (me.index != 0 || !expects() || job_.load(std::memory_order_acquire) != Job::NONE) return false;
   Work* work;
   NodePhases phases;
-  uint32_t requests;
+  int32_t requests;
   const Taken taken = source_.load(std::memory_order_acquire)->take(work, phases, requests);
   if (taken == Taken::NOTHING) return false;
   if (taken == Taken::OVER) {
@@ -207,7 +200,7 @@ bool Pool::poll(Worker& me) {
     if (failed() && abandon()) work->finish(true);  // the watchdog looked for a job before there was one
   }
   // Only now: between the two the watchdog has a job to watch.
-  if (taken != Taken::PART) came(requests);
+  if (taken != Taken::PART) expected_.fetch_sub(requests, std::memory_order_acq_rel);
   return taken != Taken::OVER;
 }
 
@@ -224,11 +217,11 @@ bool Pool::idle(Worker& me) {
     relax();
     if (spins % SPINS) continue;
     yield();
-    const bool expecting = expected_.load(std::memory_order_acquire) && !failed();
+    const bool expecting = expects() && !failed();
     if (expecting || now() < spin_until) continue;
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t call = call_.load(std::memory_order_seq_cst);
-    if (!has_units() && !(expected_.load(std::memory_order_seq_cst) && !failed()) && !stop_.load(std::memory_order_seq_cst)) {
+    if (!has_units() && !(expected_.load(std::memory_order_seq_cst) > 0 && !failed()) && !stop_.load(std::memory_order_seq_cst)) {
       wait_while(call_, call);
     }
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
@@ -260,7 +253,7 @@ void Pool::watch() {
       continue;
     }
     const bool active = job_.load(std::memory_order_acquire) != Job::NONE;
-    if (!active && !expected_.load(std::memory_order_acquire)) continue;
+    if (!active && !expects()) continue;
     if (now() - since_.load(std::memory_order_relaxed) > timeout_) fail(active);
   }
 }

@@ -54,7 +54,7 @@ class Source {
   // The next job and its phases, if it is there. PART: a job whose request needs another one. OVER: a request that came
   // and needs none. `requests`: how many of the expected ones that were. Asked by one worker, never while a job runs or
   // ends.
-  virtual Taken take(Work*& work, NodePhases& phases, uint32_t& requests) = 0;
+  virtual Taken take(Work*& work, NodePhases& phases, int32_t& requests) = 0;
   // Answers the requests that wait with a failure; whether there were any. For a pool that has failed.
   virtual bool refuse() = 0;
 };
@@ -76,9 +76,9 @@ class Pool {
   Wait run(Work& work, const NodePhases& phases);
 
   // Jobs that `source` will bring; the workers spin until they have come.
-  void expect(Source* source, uint32_t count);
+  void expect(Source* source, int32_t count);
   // Whether some of them have not come.
-  bool expects() const { return expected_.load(std::memory_order_acquire) != 0; }
+  bool expects() const { return expected_.load(std::memory_order_acquire) > 0; }
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // What failed: a job that ran too long (true) or a request that never came (false).
@@ -130,7 +130,6 @@ class Pool {
   bool abandon();
   bool idle(Worker& me);
   bool poll(Worker& me);
-  void came(uint32_t requests);
   void fail(bool active);
   void watch();
   void wake();
@@ -151,7 +150,8 @@ class Pool {
   alignas(64) std::atomic<uint32_t> completed_{0};  // number of jobs that ended; waited on
   alignas(64) std::atomic<uint32_t> call_{0};       // changes when there may be work; waited on
   std::atomic<int> sleepers_{0};
-  std::atomic<uint32_t> expected_{0};
+  // Below 0 while a request has told of others that were skipped, and not all of these are announced yet.
+  std::atomic<int32_t> expected_{0};
   std::atomic<Source*> source_{nullptr};
   std::atomic<uint32_t> stop_{0};  // waited on by the watchdog
   std::atomic<bool> failed_{false};
