@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests dashboards \
-  bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages clients
+  bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,7 +26,7 @@ demo: packages clients ## a model served on Kubernetes, from nothing to a chat a
 demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
-test: packages venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
+test: packages prometheus venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
 	@$(UNIT); code=$$?; $(BIN)/pytest -m cluster && exit $$code
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
@@ -35,7 +35,7 @@ lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: venv ## the unit tests alone: no cluster, no root
+unit: prometheus venv ## the unit tests alone: no cluster, no root
 	@$(UNIT)
 
 cluster-test: packages venv parts images ## the tests on a real cluster alone
@@ -103,6 +103,9 @@ clean-cache: demo-down ## remove the caches outside the checkout too: cluster pa
 
 packages:
 	@$(PREPARE) packages
+
+prometheus:
+	@$(PREPARE) prometheus
 
 clients:
 	@$(PREPARE) venv light

@@ -11,7 +11,7 @@ import yaml
 from dashboards.catalogue import metrics
 from manifests.generate import CHART
 
-RULES = CHART / "files" / "rules.yaml"
+RULES = (CHART / "files" / "rules.yaml", CHART / "files" / "model-rules.yaml")
 # Labels that no exporter sets, and who does: Prometheus's operator, the PodMonitors of models, Prometheus itself.
 OUTSIDE_LABELS = {
     "namespace": "Prometheus's operator",
@@ -89,7 +89,8 @@ def known_series() -> dict[str, dict[str, tuple[str, ...]]]:
 
 def rules() -> list[dict[str, str]]:
     """All of the chart's."""
-    return [rule for group in yaml.safe_load(RULES.read_text("utf-8"))["groups"] for rule in group["rules"]]
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text("utf-8"))["groups"]]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def faults(expression: str, known: Mapping[str, Mapping[str, tuple[str, ...]]]) -> list[str]:

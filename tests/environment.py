@@ -1,7 +1,7 @@
 """Prepares a bare machine: Debian packages that are missing, the virtual environment ``.venv``, the CPU kernels.
 
-``python3 tests/environment.py packages`` · ``venv light|full`` · ``constraints``. Standard library only: it runs before
-anything is installed, and on an interpreter that may prove too old.
+``python3 tests/environment.py packages`` · ``prometheus`` · ``venv light|full`` · ``constraints``. Standard library
+only: it runs before anything is installed, and on an interpreter that may prove too old.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,6 +32,9 @@ PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",
 }
+# Debian's prometheus and promtool, for the tests of alerts and dashboards: its package installed would start a service.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strata"
+PROMETHEUS = CACHE / "prometheus"
 # `light` holds clients only (a minute on a bare machine, no torch); `full` holds all that the tests need.
 STAGES = {
     "light": ["--group", "cluster"],
@@ -82,6 +86,32 @@ def install(packages: list[str]) -> None:
     if subprocess.run([*apt, *arguments], env=env, stdout=subprocess.DEVNULL, check=False).returncode != 0:
         fail(f"`{command}` failed; its output is above.")
     say(f"installed in {time.monotonic() - started:.0f} s")
+
+
+def find_prometheus(program: str) -> str | None:
+    """``prometheus`` or ``promtool``, from PATH or as ``fetch_prometheus`` left it."""
+    return shutil.which(program) or shutil.which(program, path=str(PROMETHEUS / "usr" / "bin"))
+
+
+def fetch_prometheus() -> None:
+    """Unpack Debian's package into the cache unless both programs are there. Without apt-get, tests are skipped."""
+    if find_prometheus("prometheus") and find_prometheus("promtool"):
+        return
+    if shutil.which("apt-get") is None:
+        say("prometheus and promtool are not there, and some tests of alerts and dashboards are skipped")
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        if os.geteuid() == 0:
+            subprocess.run(["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "update"], check=False)
+        command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "prometheus"]
+        if subprocess.run(command, cwd=folder, check=False).returncode != 0:
+            fail("`apt-get download prometheus` failed; its output is above.")
+        (package,) = Path(folder).glob("*.deb")
+        run("dpkg-deb", "-x", package, Path(folder) / "made")
+        shutil.rmtree(PROMETHEUS, ignore_errors=True)
+        (Path(folder) / "made").rename(PROMETHEUS)
+    say(f"prometheus and promtool are in {PROMETHEUS}")
 
 
 def check_python() -> None:
@@ -188,6 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("packages", help="install the Debian packages that builds need")
+    commands.add_parser("prometheus", help="bring Debian's prometheus and promtool for the tests")
     venv = commands.add_parser("venv", help="make or update .venv")
     venv.add_argument("stage", choices=sorted(STAGES))
     commands.add_parser("constraints", help="pin every Python package anew")
@@ -195,6 +226,8 @@ def main() -> None:
     check_python()
     if arguments.command == "packages":
         install_missing()
+    elif arguments.command == "prometheus":
+        fetch_prometheus()
     elif arguments.command == "venv":
         make_venv(arguments.stage)
         if arguments.stage == "full":

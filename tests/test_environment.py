@@ -128,3 +128,50 @@ def test_the_kernels_need_a_compiler(commands: list[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(environment, "install", installed.extend)
     environment.build_native()
     assert installed == ["g++"]
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The one folder of PATH, and an empty cache."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(environment, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(environment, "PROMETHEUS", tmp_path / "cache" / "prometheus")
+    return folder
+
+
+def program(place: Path, script: str = "exit 1") -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"#!/bin/sh\n{script}\n")
+    place.chmod(0o755)
+
+
+def test_prometheus_of_the_machine_is_taken(programs: Path) -> None:
+    for name in ("prometheus", "promtool", "apt-get"):
+        program(programs / name)
+    environment.fetch_prometheus()
+    assert environment.find_prometheus("promtool") == str(programs / "promtool")
+
+
+def test_prometheus_is_unpacked_once_and_not_installed(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(programs / "apt-get", 'case "$*" in *download*) echo > prometheus.deb ;; esac; echo "$*" >> "$0.log"')
+
+    def unpack(*command: str | Path) -> None:
+        assert [str(part) for part in command[:2]] == ["dpkg-deb", "-x"]
+        for name in ("prometheus", "promtool"):
+            program(Path(command[3]) / "usr" / "bin" / name)
+
+    monkeypatch.setattr(environment, "run", unpack)
+    environment.fetch_prometheus()
+    environment.fetch_prometheus()
+    assert environment.find_prometheus("prometheus") == str(environment.PROMETHEUS / "usr" / "bin" / "prometheus")
+    asked = (programs / "apt-get.log").read_text().splitlines()
+    assert [line for line in asked if "install" in line] == []
+    assert len([line for line in asked if "download prometheus" in line]) == 1
+    assert [path.name for path in environment.CACHE.iterdir()] == ["prometheus"]
+
+
+def test_without_apt_get_nothing_is_brought(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment.fetch_prometheus()
+    assert "are skipped" in capsys.readouterr().out

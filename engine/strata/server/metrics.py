@@ -248,7 +248,7 @@ def _experts(stats: ExpertStats) -> Iterator[Metric]:
     )
     if stats.cpu is not None:
         cpu = stats.cpu
-        text = "Requests to the CPU's threads, one for each layer of a step that leaves experts to them."
+        text = "Requests to the CPU's threads: of each layer of a step that leaves experts to them, and of its last."
         yield CounterMetricFamily("strata_expert_cpu_jobs", text, value=cpu.jobs)
         text = "Seconds of the CPU's threads, all of them being one: busy, or idle while a request was announced."
         states: dict[tuple[str, ...], float] = {("busy",): cpu.busy_seconds, ("idle",): cpu.idle_seconds}
