@@ -14,7 +14,7 @@ TEXT ?= tests/data/alice.txt
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests dashboards \
+.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards \
   bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
@@ -62,8 +62,11 @@ format: venv ## format and sort imports
 constraints: ## pin every Python package anew (constraints.txt)
 	@$(PREPARE) constraints
 
-manifests: ## write manifests/crds and manifests/install again from the chart
+manifests: ## write manifests/, the charts' README.md and schemas, and the table of fields again from their sources
 	$(BIN)/python -m manifests.generate
+
+golden: ## write again what the tests expect the charts to render
+	$(BIN)/python -m tests.operator.chart.golden
 
 dashboards: ## write the tables of docs/metrics.md again from the exporters
 	$(BIN)/python -m dashboards.generate

@@ -1,8 +1,8 @@
-"""Writes ``manifests/crds/``, ``manifests/install/`` and the table in ``docs/strata-model.md`` from the chart.
+"""Writes ``manifests/``, the table in ``docs/strata-model.md``, and the charts' README.md and schemas from the charts.
 
 With ``--check`` it says what is out of date.
 
-The chart is the one source. People without helm apply what lies here::
+The charts are the one source. People without helm apply what lies here::
 
     kubectl apply -f manifests/crds/ -f manifests/install/
     kubectl apply -f manifests/agent/                        # on GPU nodes
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from manifests import reference
+from manifests import reference, values
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "strata"
@@ -28,12 +28,13 @@ _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
 def rendered(helm: str) -> dict[Path, str]:
     """What every generated file should hold."""
     files = {ROOT / "manifests" / "crds" / crd.name: crd.read_text() for crd in sorted((CHART / "crds").glob("*.yaml"))}
-    command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE]
+    command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE, "--no-hooks"]
     objects = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     agent = [f"--show-only=templates/agent-{name}.yaml" for name in AGENT]
     command += ["--set", "agent.enabled=true", *agent]
     agents = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
+    files |= values.generated(CHART)
     files[reference.DOCUMENT] = reference.with_reference(reference.DOCUMENT.read_text())
     files[ROOT / "manifests" / "install" / "strata.yaml"] = _HEAD + namespace + objects
     files[ROOT / "manifests" / "agent" / "strata-agent.yaml"] = _HEAD + agents
@@ -41,15 +42,13 @@ def rendered(helm: str) -> dict[Path, str]:
 
 
 def find_helm() -> str:
-    """Helm from PATH, else the one that the local cluster brings along. Exits where there is none."""
-    found = shutil.which("helm")
-    if found is None:
-        from tests.cluster.parts import part
+    """Helm from PATH, else the one that the local cluster brings along. Exits where there is neither."""
+    from tests.cluster.parts import binary
 
-        built = part("helm").folder / "helm"
-        found = str(built) if built.exists() else None
+    built = binary("helm")
+    found = shutil.which("helm") or (str(built) if built.exists() else None)
     if found is None:
-        sys.exit("helm is neither on PATH nor built; `make cluster-up` builds it")
+        sys.exit("helm is neither on PATH nor built; `python3 -m tests.cluster build helm` builds it")
     return found
 
 

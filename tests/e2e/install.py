@@ -21,10 +21,6 @@ def install(target: Target, images: Images) -> None:
         "image.tag": operator_tag,
         "engineImage.tag": images.engine.rpartition(":")[2],
     }
-    crds = str(ROOT / "charts" / "strata" / "crds")
-    if target.run("kubectl", "get", "crd", "stratamodels.strata.ai", "--ignore-not-found", "-o", "name"):
-        # Helm installs a definition once and never changes it again.
-        target.run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", crds)
     settings = [part for key, value in values.items() for part in ("--set-string", f"{key}={value}")]
     target.run(
         "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), "--install",

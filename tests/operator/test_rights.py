@@ -1,4 +1,4 @@
-"""The table of rights in docs/operator.md is the chart's, verb by verb, and the operator asks for all of it."""
+"""The table of rights in docs/operator.md is the chart's, verb by verb, and the programs ask for all of it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.operator.live.harness import CHART, ROOT
 TEMPLATES = {
     "operator": ("_helpers.tpl", "clusterrole.yaml", "role.yaml"),
     "agent": ("agent-clusterrole.yaml", "agent-role.yaml"),
+    "definer": ("crds-clusterrole.yaml",),
     "uninstaller": ("uninstall-clusterrole.yaml", "uninstall-role.yaml"),
 }
 WATCHES = ("list", "watch")

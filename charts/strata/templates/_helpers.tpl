@@ -1,9 +1,12 @@
 {{/* Name of all objects: the release's name, with the chart's where that does not hold it. */}}
 {{- define "strata.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -12,11 +15,18 @@ app.kubernetes.io/name: strata-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "strata.labels" -}}
+{{- define "strata.chartLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
-{{ include "strata.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "strata.labels" -}}
+{{ include "strata.selectorLabels" . }}
+{{ include "strata.chartLabels" . }}
 {{- end -}}
 
 {{- define "strata.serviceAccountName" -}}
@@ -49,14 +59,28 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "strata.agentLabels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "strata.agentSelectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "strata.chartLabels" . }}
 {{- end -}}
 
-{{- define "strata.uninstallName" -}}
-{{- include "strata.fullname" . }}-uninstall
+{{/* Metrics. Probes come from the node itself, which no policy shuts out. */}}
+{{- define "strata.metricsIngress" -}}
+- ports:
+    - {port: 8080, protocol: TCP}
+  {{- with .Values.networkPolicy.metricsFrom }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* DNS and the API server, whose address no selector knows. */}}
+{{- define "strata.apiServerEgress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+    {{- range .Values.networkPolicy.apiServerPorts }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
 {{- end -}}
 
 {{/* What the operator may do where models are: in the whole cluster, or in the namespaces that it watches. */}}

@@ -70,6 +70,7 @@ RESOURCES = {
     "Lease": Resource("coordination.k8s.io/v1", "leases"),
     "StrataModel": Resource(API_VERSION, PLURAL),
     "Node": Resource("v1", "nodes"),
+    "CustomResourceDefinition": Resource("apiextensions.k8s.io/v1", "customresourcedefinitions"),
     NODE_KIND: Resource(API_VERSION, NODE_PLURAL),
 }
 

@@ -38,7 +38,8 @@ def build_engine(cluster: Cluster, directory: Path) -> str:
 
 def install_crds(cluster: Cluster) -> None:
     """Returns once the API server knows them."""
-    cluster.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
+    by = ("--server-side", "--force-conflicts", "--field-manager=helm")  # whose they are afterwards
+    cluster.kubectl("apply", *by, "-f", str(CHART / "crds"))
     for plural in ("stratamodels", "stratanodes"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
 

@@ -1,4 +1,4 @@
-"""The chart's node agent with the real helm: its DaemonSet, its roles, and the hook that restores."""
+"""The chart's node agent: its DaemonSet, its roles, and the hook that restores."""
 
 from __future__ import annotations
 
@@ -11,28 +11,17 @@ import yaml
 from manifests.generate import CHART
 from strata_operator.agent.fake_file import FakeFile
 from strata_operator.agent.main import parser
-from tests.operator.test_chart import Helm, helm
-
-pytestmark = pytest.mark.cluster  # helm is one of the local cluster's parts
-
-__all__ = ["helm"]
+from tests.operator.chart.helm import Helm
 
 ON = ("agent.enabled=true",)
 
 
-def objects(helm: Helm, *sets: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """What is rendered, by kind and name."""
-    done = helm.run("template", "strata", str(CHART), "-n", "ns", *(f"--set={one}" for one in sets))
-    assert done.returncode == 0, done.stderr
-    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(done.stdout)}
-
-
 def pod(helm: Helm, *sets: str) -> dict[str, Any]:
-    return dict(objects(helm, *ON, *sets)["DaemonSet", "strata-agent"]["spec"]["template"]["spec"])
+    return dict(helm.objects(*ON, *sets)["DaemonSet", "strata-agent"]["spec"]["template"]["spec"])
 
 
 def test_without_it_nothing_of_it_is_installed(helm: Helm) -> None:
-    assert [key for key in objects(helm) if "agent" in key[1] or "uninstall" in key[1]] == []
+    assert [key for key in helm.objects() if "agent" in key[1] or "uninstall" in key[1]] == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +48,7 @@ def test_it_alone_is_privileged_and_runs_on_gpu_nodes(helm: Helm) -> None:
     assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert spec["tolerations"] == [{"operator": "Exists"}]
     assert {one["name"]: one.get("hostPath", {}).get("path") for one in spec["volumes"]} == {"sys": "/sys", "tmp": None}
-    for (kind, _), obj in objects(helm, *ON).items():
+    for (kind, _), obj in helm.objects(*ON).items():
         if kind in ("Deployment", "Job"):
             (other,) = obj["spec"]["template"]["spec"]["containers"]
             assert other["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -70,7 +59,7 @@ def test_arguments_are_those_of_the_program(helm: Helm) -> None:
     assert container["command"] == ["strata-agent"]
     options = parser().parse_args([*container["args"], "--node=n"])
     assert (options.command, options.log_level, options.fake) == ("run", "DEBUG", None)
-    job = objects(helm, *ON, "agent.uninstallSeconds=77")["Job", "strata-uninstall"]
+    job = helm.objects(*ON, "agent.uninstallSeconds=77")["Job", "strata-uninstall"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     options = parser().parse_args(container["args"])
     assert (options.command, options.daemonset, options.timeout) == ("uninstall", "ns/strata-agent", 77)
@@ -79,7 +68,7 @@ def test_arguments_are_those_of_the_program(helm: Helm) -> None:
 
 
 def test_the_hook_comes_before_all_else_goes_and_has_its_rights_by_then(helm: Helm) -> None:
-    hooks = {key: obj["metadata"] for key, obj in objects(helm, *ON).items() if "uninstall" in key[1]}
+    hooks = {key: obj["metadata"] for key, obj in helm.objects(*ON).items() if "uninstall" in key[1]}
     assert {kind for kind, _ in hooks} == {
         "ServiceAccount",
         "ClusterRole",
@@ -94,7 +83,7 @@ def test_the_hook_comes_before_all_else_goes_and_has_its_rights_by_then(helm: He
 
 
 def test_roles_have_no_wildcards_and_no_secrets(helm: Helm) -> None:
-    for (kind, name), obj in objects(helm, *ON).items():
+    for (kind, name), obj in helm.objects(*ON).items():
         for rule in obj.get("rules", ()):
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], (kind, name)
             assert "secrets" not in rule["resources"]
@@ -104,7 +93,7 @@ def test_roles_have_no_wildcards_and_no_secrets(helm: Helm) -> None:
 
 def test_fake_cards_reach_the_agent_as_it_reads_them(helm: Helm, tmp_path: Path) -> None:
     sets = ("agent.fake.cards[0].kind=rtx3090", "agent.fake.cards[0].power_limit=300000", "agent.fake.numa_nodes=1")
-    made = objects(helm, *ON, *sets)
+    made = helm.objects(*ON, *sets)
     (tmp_path / "cards.yaml").write_text(made["ConfigMap", "strata-agent"]["data"]["cards.yaml"])
     fake = FakeFile(tmp_path / "cards.yaml", tmp_path / "root")
     assert (fake.driver.cards[0].power_limit, len(fake.host.facts().numa)) == (300_000, 1)
@@ -113,15 +102,15 @@ def test_fake_cards_reach_the_agent_as_it_reads_them(helm: Helm, tmp_path: Path)
     assert "privileged" not in container["securityContext"]  # nothing real is touched
     assert not [one for one in template["spec"]["volumes"] if "hostPath" in one]
     assert "--fake=/etc/strata-agent/cards.yaml" in container["args"]
-    another = objects(helm, *ON, *sets, "agent.fake.cards[0].load=1")["DaemonSet", "strata-agent"]["spec"]["template"]
+    another = helm.objects(*ON, *sets, "agent.fake.cards[0].load=1")["DaemonSet", "strata-agent"]["spec"]["template"]
     assert another["metadata"]["annotations"] != template["metadata"]["annotations"]
 
 
 def test_what_prometheus_is_to_scrape_is_there_on_request(helm: Helm) -> None:
-    wanted = objects(helm, *ON, "agent.podMonitor=true", "agent.prometheusRule=true")
+    wanted = helm.objects(*ON, "agent.podMonitor=true", "agent.prometheusRule=true")
     (endpoint,) = wanted["PodMonitor", "strata-agent"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == "metrics"
     assert wanted["PrometheusRule", "strata-agent"]["spec"] == yaml.safe_load(
         (CHART / "files" / "rules.yaml").read_text()
     )
-    assert ("PodMonitor", "strata-agent") not in objects(helm, *ON)
+    assert ("PodMonitor", "strata-agent") not in helm.objects(*ON)
