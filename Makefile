@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards \
-  bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
+  pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,7 +26,7 @@ demo: packages clients ## a model served on Kubernetes, from nothing to a chat a
 demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
-test: packages prometheus venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
+test: packages prometheus browser venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
 	@$(UNIT); code=$$?; $(BIN)/pytest -m cluster && exit $$code
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
@@ -71,6 +71,9 @@ golden: ## write again what the tests expect the charts to render
 dashboards: ## write the tables of docs/metrics.md again from the exporters
 	$(BIN)/python -m dashboards.generate
 
+pictures: browser venv ## take the pictures of docs/web-page.md again
+	@$(BIN)/python -m tests.server.page.pictures
+
 bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound, each format (MODEL=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench decode $(MODEL) --dtype $$dtype || exit 1; done
 
@@ -109,6 +112,9 @@ packages:
 
 prometheus:
 	@$(PREPARE) prometheus
+
+browser:
+	@$(PREPARE) browser
 
 clients:
 	@$(PREPARE) venv light

@@ -1,7 +1,7 @@
 """Prepares a bare machine: Debian packages that are missing, the virtual environment ``.venv``, the CPU kernels.
 
-``python3 tests/environment.py packages`` · ``prometheus`` · ``venv light|full`` · ``constraints``. Standard library
-only: it runs before anything is installed, and on an interpreter that may prove too old.
+``python3 tests/environment.py packages`` · ``prometheus`` · ``browser`` · ``venv light|full`` · ``constraints``.
+Standard library only: it runs before anything is installed, and on an interpreter that may prove too old.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ PACKAGES = {
 # Debian's prometheus and promtool, for the tests of alerts and dashboards: its package installed would start a service.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strata"
 PROMETHEUS = CACHE / "prometheus"
+# One of them runs the tests of the page. The first is Debian's package; where there is none, they are skipped.
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 # `light` holds clients only (a minute on a bare machine, no torch); `full` holds all that the tests need.
 STAGES = {
     "light": ["--group", "cluster"],
@@ -67,6 +69,20 @@ def install_missing() -> None:
     missing = {package for proof, package in PACKAGES.items() if not present(proof)}
     if missing:
         install(sorted(missing))
+
+
+def install_browser() -> None:
+    """Install Debian's Chromium without a window where no browser of ``BROWSERS`` is there and the system has it."""
+    if any(map(present, BROWSERS)):
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        say(f"there is none of {', '.join(BROWSERS)} here: the tests of the page are skipped")
+        return
+    subprocess.run(["apt-get", "-qq", "update"], check=False)
+    if subprocess.run(["apt-cache", "show", BROWSERS[0]], capture_output=True, check=False).returncode:
+        say(f"this system has no package {BROWSERS[0]}: the tests of the page are skipped")
+        return
+    install([BROWSERS[0]])
 
 
 def install(packages: list[str]) -> None:
@@ -219,6 +235,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("packages", help="install the Debian packages that builds need")
     commands.add_parser("prometheus", help="bring Debian's prometheus and promtool for the tests")
+    commands.add_parser("browser", help="install the browser that the tests of the page need")
     venv = commands.add_parser("venv", help="make or update .venv")
     venv.add_argument("stage", choices=sorted(STAGES))
     commands.add_parser("constraints", help="pin every Python package anew")
@@ -228,6 +245,8 @@ def main() -> None:
         install_missing()
     elif arguments.command == "prometheus":
         fetch_prometheus()
+    elif arguments.command == "browser":
+        install_browser()
     elif arguments.command == "venv":
         make_venv(arguments.stage)
         if arguments.stage == "full":

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -175,3 +176,29 @@ def test_prometheus_is_unpacked_once_and_not_installed(programs: Path, monkeypat
 def test_without_apt_get_nothing_is_brought(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment.fetch_prometheus()
     assert "are skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tools", "user", "has_package", "installed"),
+    [
+        pytest.param(["chromium", "apt-get"], 0, True, [], id="another one is there"),
+        pytest.param(["apt-get"], 0, True, ["chromium-headless-shell"], id="Debian"),
+        pytest.param(["apt-get"], 0, False, [], id="no such package"),
+        pytest.param(["apt-get"], 1000, True, [], id="not root"),
+        pytest.param([], 0, True, [], id="not Debian"),
+    ],
+)
+def test_a_browser_is_installed_where_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, tools: list[str], user: int, has_package: bool, installed: list[str]
+) -> None:
+    taken: list[str] = []
+
+    def apt(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, int("show" in command and not has_package))
+
+    monkeypatch.setattr(shutil, "which", lambda tool, path=None: tool if tool in tools else None)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(subprocess, "run", apt)
+    monkeypatch.setattr(environment, "install", taken.extend)
+    environment.install_browser()
+    assert taken == installed

@@ -99,6 +99,13 @@ def test_a_real_model_answers_in_the_form_that_is_asked(server: Server) -> None:
     assert "unclosed group" in refused.json()["error"]["message"]
 
 
+def test_a_browser_gets_the_page(server: Server) -> None:
+    page = httpx.get(server.url)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<title>Strata</title>" in page.text
+    assert httpx.get(f"{server.url}/page/page.js").status_code == 200
+
+
 def test_a_seed_gives_the_same_text_again(server: Server) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 1.0, "seed": 7}
     texts = {httpx.post(f"{server.url}/generate", json=body, timeout=300).json()["text"] for _ in range(2)}
@@ -173,8 +180,9 @@ def test_a_ready_server_says_how_to_try_it(needs_key: bool) -> None:
     service = Service(FakeEngine(), model_names=("tiny", "small"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        first, chat, curl = ready_message(service, listener, needs_key=needs_key).splitlines()
+        first, page, chat, curl = ready_message(service, listener, needs_key=needs_key).splitlines()
     assert first == f"Strata serves tiny, small at {url}"
+    assert f"{url} in a browser" in page
     assert f'strata chat --url {url} "Why is the sky blue?"' in chat
     assert f"curl {url}/v1/chat/completions" in curl
     assert ("STRATA_API_KEY=KEY strata" in chat, "-H 'Authorization: Bearer KEY' -d" in curl) == (needs_key, needs_key)

@@ -199,9 +199,9 @@ class Live:
 
 
 @contextmanager
-def run_live(engine: FakeEngine, access: Access = EVERYBODY) -> Iterator[Live]:
+def run_live(engine: FakeEngine, access: Access = EVERYBODY, *, name: str = "tiny") -> Iterator[Live]:
     """uvicorn as ``strata serve`` runs it, on a free port."""
-    service = Service(engine, model_names=("tiny",))
+    service = Service(engine, model_names=(name,))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(http_config(service, access))
     started: list[asyncio.AbstractEventLoop] = []

@@ -22,6 +22,7 @@ def test_a_loading_server_says_how_far_it_is(serve: Serve) -> None:
         "models": ["tiny", "alias"],
         "model": None,
         "loading": None,
+        "traffic": {"prompt_tokens": 0, "generation_tokens": 0, "first_tokens": 0, "first_token_seconds": 0},
         "requests": None,
         "kv_cache": None,
         "experts": None,
@@ -42,6 +43,20 @@ def test_a_busy_server_shows_its_requests_and_blocks(serve: Serve) -> None:
         "free_blocks": 10,
         "prefix_queries": 1000,
         "prefix_hits": 600,
+    }
+
+
+def test_tokens_are_counted_from_the_start(serve: Serve) -> None:
+    served = serve("hello world")
+    usages = [served.chat().json()["usage"] for _ in range(2)]
+    traffic = served.client.get("/v1/status").json()["traffic"]
+    seconds = traffic.pop("first_token_seconds")
+    assert seconds > 0
+    assert seconds == served.metric("strata_time_to_first_token_seconds_sum")
+    assert traffic == {
+        "prompt_tokens": sum(usage["prompt_tokens"] for usage in usages),
+        "generation_tokens": sum(usage["completion_tokens"] for usage in usages),
+        "first_tokens": 2,
     }
 
 

@@ -155,7 +155,7 @@ def default_name(model: str) -> str:
 
 
 def ready_message(service: Service, listener: socket.socket, *, needs_key: bool) -> str:
-    """Where the server is, and two ways to try it."""
+    """Where the server is, and three ways to try it."""
     host, port = listener.getsockname()[:2]
     # A wildcard address listens everywhere, but is no place to connect to.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
@@ -167,6 +167,7 @@ def ready_message(service: Service, listener: socket.socket, *, needs_key: bool)
     variable, header = (f"{API_KEY}=KEY ", " -H 'Authorization: Bearer KEY'") if needs_key else ("", "")
     return (
         f"Strata serves {', '.join(service.model_names)}{how} at {url}\n"
-        f'  try: {variable}strata chat{option} "{TRIAL}"\n'
+        f"  try: {url} in a browser\n"
+        f'  or:  {variable}strata chat{option} "{TRIAL}"\n'
         f"  or:  curl {url}/v1/chat/completions{header} -d '{message}'"
     )

@@ -19,6 +19,7 @@ from strata.server.failures import error_body, error_response
 from strata.server.keys import ApiKeys, RequireKey
 from strata.server.middleware import AccessLog, HeadAsGet
 from strata.server.origins import AllowOrigins
+from strata.server.page.routes import add_page
 from strata.server.probes import add_probes
 from strata.server.routes import BODIES, add_generation, add_models, add_tokens
 from strata.server.service import Service
@@ -64,6 +65,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     app.add_middleware(AccessLog)
     for add_routes in (add_generation, add_tokens, add_models, add_status, add_probes):
         add_routes(app, service)
+    add_page(app)
     _add_errors(app)
     describe(app, BODIES, needs_key=access.api_keys is not None)
     return app

@@ -13,10 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata.errors import OptionError
 from strata.server.failures import error_body
+from strata.server.page.routes import PAGE_PATHS
 
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})  # for probes and Prometheus, which have no key
+_OPEN = OPEN_PATHS | PAGE_PATHS
 
 
 class ApiKeys:
@@ -76,7 +78,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or refuse it."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and scope["path"] not in _OPEN:
             scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not key.strip():
                 await _refusal("no API key is given; send the header 'Authorization: Bearer KEY'")(scope, receive, send)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 logger = logging.getLogger("strata.access")
 
 HEADER = "x-request-id"
-_QUIET = frozenset({"/health", "/ready", "/metrics"})  # asked every few seconds; logged at the level "debug"
+_QUIET = frozenset({"/health", "/ready", "/metrics", "/v1/status"})  # asked every few seconds; logged at level "debug"
 _MAX_PATH = 200  # characters of a path that are logged
 _SOUND_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fastapi import FastAPI
+from prometheus_client import Counter, Histogram
 
 import strata
 from strata.engine.messages import EngineReady, LoadProgress
@@ -13,6 +14,7 @@ from strata.experts.ways import Way
 from strata.native.pool import CpuWork
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.described import Answered, answers
+from strata.server.metrics import Metrics
 from strata.server.service import Service
 
 
@@ -39,6 +41,16 @@ class Requests(Answered):
     waiting: int
     waiting_for: WaitReason | None
     preemptions: int
+
+
+class Traffic(Answered):
+    """Tokens since the start; the requests that have got their first one, and the seconds that these waited for it, all
+    together. The difference between two looks gives rates and means."""
+
+    prompt_tokens: int
+    generation_tokens: int
+    first_tokens: int
+    first_token_seconds: float
 
 
 class KVCache(Answered):
@@ -136,6 +148,7 @@ class Status(Answered):
     models: list[str]
     model: ModelStatus | None
     loading: Loading | None
+    traffic: Traffic
     requests: Requests | None
     kv_cache: KVCache | None
     experts: Experts | None
@@ -160,6 +173,7 @@ def status_of(service: Service) -> Status:
         models=list(service.model_names),
         model=None if engine.ready is None else _model(engine.ready),
         loading=None if progress is None else _loading(progress),
+        traffic=_traffic(service.metrics),
         requests=None if engine.stats is None else _requests(engine.stats),
         kv_cache=None if engine.stats is None or engine.ready is None else _kv_cache(engine.stats, engine.ready),
         experts=None if engine.experts is None else _experts(engine.experts),
@@ -172,6 +186,20 @@ def _model(ready: EngineReady) -> ModelStatus:
 
 def _loading(progress: LoadProgress) -> Loading:
     return Loading(phase=progress.phase, bytes_done=progress.bytes_done, bytes_total=progress.bytes_total)
+
+
+def _traffic(metrics: Metrics) -> Traffic:
+    first_tokens = _samples(metrics.time_to_first_token)
+    return Traffic(
+        prompt_tokens=int(_samples(metrics.prompt_tokens)["strata_prompt_tokens_total"]),
+        generation_tokens=int(_samples(metrics.generation_tokens)["strata_generation_tokens_total"]),
+        first_tokens=int(first_tokens["strata_time_to_first_token_seconds_count"]),
+        first_token_seconds=first_tokens["strata_time_to_first_token_seconds_sum"],
+    )
+
+
+def _samples(metric: Counter | Histogram) -> dict[str, float]:
+    return {sample.name: sample.value for family in metric.collect() for sample in family.samples}
 
 
 def _requests(stats: SchedulerStats) -> Requests:
