@@ -4,8 +4,8 @@ With ``--check`` it says what is out of date.
 
 The charts are the one source. People without helm apply what lies here::
 
-    kubectl apply -f manifests/crds/ -f manifests/install/
-    kubectl apply -f manifests/agent/                        # on GPU nodes
+    kubectl apply --server-side -k manifests/install
+    kubectl apply --server-side -k manifests/agent           # on GPU nodes
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from manifests import reference, values
+from manifests import reference, schema, values
 
 ROOT = Path(__file__).resolve().parent.parent
-CHART = ROOT / "charts" / "strata"
+CHART, MODEL_CHART = ROOT / "charts" / "strata", ROOT / "charts" / "strata-model"
 NAMESPACE = "strata-system"
 AGENT = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding", "daemonset")
 _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
@@ -35,6 +35,7 @@ def rendered(helm: str) -> dict[Path, str]:
     agents = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
     files |= values.generated(CHART)
+    files |= values.generated(MODEL_CHART, spec=schema.json_schema(reference.spec()))
     files[reference.DOCUMENT] = reference.with_reference(reference.DOCUMENT.read_text())
     files[ROOT / "manifests" / "install" / "strata.yaml"] = _HEAD + namespace + objects
     files[ROOT / "manifests" / "agent" / "strata-agent.yaml"] = _HEAD + agents

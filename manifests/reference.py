@@ -23,13 +23,18 @@ def with_reference(document: str) -> str:
     _, end, tail = rest.partition(_END)
     if not begin or not end:
         raise ValueError(f"{DOCUMENT.name} lacks the lines {_BEGIN.strip()!r} and {_END.strip()!r}")
-    return head + begin + table(yaml.safe_load(CRD.read_text())) + end + tail
+    return head + begin + table(spec()) + end + tail
 
 
-def table(crd: Schema) -> str:
+def spec() -> Schema:
+    """That of a StrataModel, as its definition has it."""
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    found: Schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return found
+
+
+def table(spec: Schema) -> str:
     """One row for each field of the spec, groups of fields included."""
-    (version,) = crd["spec"]["versions"]
-    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     rows = [f"| `{path}` | {kind} | {text} |" for path, kind, text in _rows(spec, "")]
     return "\n".join(["| field | value | meaning |", "|---|---|---|", *rows, ""])
 

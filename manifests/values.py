@@ -17,10 +17,12 @@ _WIDTH = 120
 Path_ = tuple[str, ...]
 
 
-def generated(chart: Path) -> dict[Path, str]:
-    """README.md and values.schema.json as they should be."""
+def generated(chart: Path, **definitions: Any) -> dict[Path, str]:
+    """README.md and values.schema.json as they should be, this with those definitions."""
     values, said = chart / "values.yaml", descriptions((chart / "values.yaml").read_text())
     schema = json.loads((chart / "values.schema.json").read_text())
+    if definitions:
+        schema["definitions"] |= definitions
     for path, words in said.items():
         _described(schema, path, words)
     head, _, rest = (chart / "README.md").read_text().partition(_BEGIN)
