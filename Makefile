@@ -68,7 +68,7 @@ manifests: ## write manifests/, the charts' README.md and schemas, and the table
 golden: ## write again what the tests expect the charts to render
 	$(BIN)/python -m tests.operator.chart.golden
 
-dashboards: ## write the tables of docs/metrics.md again from the exporters
+dashboards: ## write Grafana's dashboards and the tables of docs/metrics.md again
 	$(BIN)/python -m dashboards.generate
 
 pictures: browser venv ## take the pictures of docs/web-page.md again

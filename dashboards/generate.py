@@ -1,4 +1,7 @@
-"""Writes the tables in docs/metrics.md. With ``--check`` it says what is out of date."""
+"""Writes Grafana's JSON into the chart, to which ``dashboards/generated`` leads, and the tables of two pages about it.
+
+With ``--check`` it says what is out of date.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,22 @@ import argparse
 import sys
 from pathlib import Path
 
-from dashboards import reference
+from dashboards import page, reference
+from dashboards.every import EVERY
+from dashboards.grafana import to_json
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "dashboards.md"
+GENERATED = ROOT / "charts" / "strata" / "files" / "dashboards"
 METRICS = ROOT / "docs" / "metrics.md"
 
 
 def rendered() -> dict[Path, str]:
     """What every generated file should hold."""
-    return {METRICS: reference.with_tables(METRICS.read_text("utf-8"))}
+    made = {GENERATED / f"{one.uid}.json": to_json(one) for one in EVERY}
+    made[METRICS] = reference.with_tables(METRICS.read_text("utf-8"))
+    made[PAGE] = page.with_table(PAGE.read_text("utf-8"))
+    return made
 
 
 def main() -> int:

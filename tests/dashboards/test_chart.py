@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.generate import GENERATED
 from dashboards.promql import RULES
 from manifests.generate import CHART, find_helm
 
@@ -47,6 +48,29 @@ def test_runbooks_are_where_somebody_says() -> None:
     rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     assert len(rules) == 15
     assert all(rule["annotations"]["runbook_url"] == f"https://wiki/s/{rule['alert']}.md" for rule in rules)
+
+
+def dashboards(*options: str) -> list[dict[str, Any]]:
+    found = objects("--set=dashboards.enabled=true", *options)
+    return [obj for (kind, name), obj in found.items() if kind == "ConfigMap" and "dashboard" in name]
+
+
+def test_dashboards_are_there_on_request_as_they_are_generated() -> None:
+    assert [name for kind, name in objects() if "dashboard" in name] == []
+    found = dashboards()
+    assert {name: text for obj in found for name, text in obj["data"].items()} == {
+        path.name: path.read_text("utf-8") for path in GENERATED.glob("*.json")
+    }
+    for obj in found:
+        assert obj["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert "annotations" not in obj["metadata"]
+
+
+def test_dashboards_go_where_a_sidecar_looks() -> None:
+    options = ("--set=dashboards.folder=Models", "--set=dashboards.annotations.a=b", "--set=dashboards.labels.team=x")
+    for obj in dashboards(*options):
+        assert obj["metadata"]["annotations"] == {"a": "b", "grafana_folder": "Models"}
+        assert obj["metadata"]["labels"]["team"] == "x"
 
 
 @pytest.mark.parametrize(

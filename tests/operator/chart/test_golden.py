@@ -97,6 +97,7 @@ def test_there_are_cases_for_every_value() -> None:
     text = (CHART / "values.yaml").read_text()
     given = {".".join(path) for case in CASES.values() for path in leaves(case)}
     elsewhere = {"image.pullPolicy", "image.repository", "engineImage.repository", "agent.prometheusRule"}
+    elsewhere |= {"dashboards", *(f"dashboards.{key}" for key in ("enabled", "labels", "folder", "annotations"))}
     missing = [
         key
         for path in values.descriptions(text)
