@@ -1,8 +1,8 @@
 """Which of several operators works: the one that holds a Lease. The others keep their caches and wait.
 
 A holder renews every 2 s. Others take over 15 s after the last renewal that they saw, or at once when it was given up.
-A holder that has not renewed for 10 s ends before that, so that two never write at the same time. Only durations are
-compared, each on its own clock.
+A holder that has not renewed for 10 s ends before that, so that two never write at the same time; a second thread looks
+at that, for a request may hang for longer. Only durations are compared, each on its own clock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ log = logging.getLogger(__name__)
 KIND = "Lease"
 LEASE_SECONDS = 15
 RENEW_SECONDS = 2.0
-# With a request that hangs (READ_SECONDS below, and as much to connect) still before others take over.
-DEADLINE_SECONDS = 10.0
-READ_SECONDS = 3
+DEADLINE_SECONDS = 10.0  # in which a holder renews, or ends
+READ_SECONDS = 3  # of a request, and as much to connect
 
 
 class Leader:
-    """A thread that tries for the Lease ``namespace/name`` and holds it; ``leading`` is set while it does.
+    """Tries for the Lease ``namespace/name`` and holds it; ``leading`` is set while it does.
 
     ``on_lost()`` is called once where it could not be renewed in time, or somebody else holds it: whatever writes must
     have ended when it returns.
@@ -54,14 +53,18 @@ class Leader:
         self._seen: object = None  # holder and renewal of somebody else's Lease, as last seen
         self._seen_at = 0.0  # when it was first seen so
         self._told_of = ""  # whom the log names as the holder
+        self._told = ""  # why the last turn failed
         self._held: Mapping[str, Any] | None = None  # the Lease as of our last renewal
         self._renewed_at = 0.0
         self._stopped = threading.Event()
+        self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, name="leader's watchdog", daemon=True)
 
     def start(self) -> None:
         """Returns at once."""
         self._thread.start()
+        self._watchdog.start()
 
     def stop(self) -> None:
         """Give the Lease up, so that another takes over at once. To be called when nothing is written any more."""
@@ -82,8 +85,11 @@ class Leader:
         began = self._clock()
         try:
             holds = self._try()
+            self._told = ""
         except ApiError as error:
-            log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
+            if str(error) != self._told:  # an outage, or a right that is missing, fails each turn with the same words
+                log.warning("the lease %s/%s: %s", self._namespace, self._name, error)
+                self._told = str(error)
             holds = None
         except Exception:  # a thread that ended would renew no more, and this operator write beside the next leader
             log.exception("the lease %s/%s: once more", self._namespace, self._name)
@@ -93,15 +99,31 @@ class Leader:
             if not self.leading.is_set():
                 log.info("this operator leads: it holds the lease %s/%s", self._namespace, self._name)
             self.leading.set()
-        elif self.leading.is_set() and (holds is False or self._clock() - self._renewed_at > DEADLINE_SECONDS):
-            self.leading.clear()
-            self._stopped.set()
-            self._on_lost()
+        elif holds is False or self._left() < 0:
+            self._end()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             self.turn()
             self._stopped.wait(RENEW_SECONDS)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._left() if self.leading.is_set() else DEADLINE_SECONDS):
+            if self.leading.is_set() and self._left() < 0:
+                self._end()
+
+    def _left(self) -> float:
+        """Seconds in which it has to be renewed."""
+        return self._renewed_at + DEADLINE_SECONDS - self._clock()
+
+    def _end(self) -> None:
+        """It is lost, if it was held. Both threads may find that."""
+        with self._ending:
+            if not self.leading.is_set():
+                return
+            self.leading.clear()
+        self._stopped.set()
+        self._on_lost()
 
     def _try(self) -> bool | None:
         """Whether it is ours now; None where that is not known."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 import pytest
 
+from strata_operator import leader
 from strata_operator.api.errors import UnavailableError
 from strata_operator.cluster.client import Client
 from strata_operator.leader import DEADLINE_SECONDS, LEASE_SECONDS, Leader
@@ -91,6 +93,44 @@ def test_a_leader_that_cannot_renew_ends_before_another_takes_over(error: Except
         first.turn()
     assert DEADLINE_SECONDS < first.now - cut_off < LEASE_SECONDS
     assert first.lost == 1
+
+
+def test_a_leader_whose_request_hangs_ends_without_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(leader, "DEADLINE_SECONDS", 0.5)
+    client, hangs, lost, over = FakeClient(), threading.Event(), threading.Event(), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> dict[str, Any]:
+        hangs.set()
+        over.wait(30)
+        raise UnavailableError("no answer")
+
+    client.merge = hang  # type: ignore[method-assign]
+    alone = Leader(cast("Client", client), "strata", "operator", "a", on_lost=lost.set)
+    alone.start()
+    try:
+        assert hangs.wait(10)
+        assert lost.wait(10)
+        assert not alone.leading.is_set()
+    finally:
+        over.set()
+        alone.stop()
+
+
+def test_words_that_come_back_every_two_seconds_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    client = FakeClient()
+    first = Candidate(client, "a")
+    client.failing["get Lease"] = UnavailableError("leases is forbidden", status=403)
+    for _ in range(1800):  # an hour
+        first.turn()
+    client.failing.clear()
+    first.turn()
+    client.failing["merge Lease"] = client.failing["get Lease"] = UnavailableError("leases is forbidden", status=403)
+    first.turn()
+    first.turn()
+    assert [one.message for one in caplog.records if one.levelname == "WARNING"] == [
+        "the lease strata/operator: leases is forbidden"
+    ] * 2
 
 
 def test_a_moment_s_silence_is_no_loss() -> None:
