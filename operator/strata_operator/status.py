@@ -43,6 +43,7 @@ from strata_operator.wording import progress
 Status = Mapping[str, Any]
 # Reasons for which a child may not have been made yet.
 _NEVER_MADE = ("InvalidSpec", "NameConflict", APPLY_REFUSED)
+MOST_JOBS = 8  # that a condition tells of
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
 
@@ -117,7 +118,7 @@ def _cached(wanted: Manifest, observed: Observed, plan: Plan, there: Cached, tro
     told = [f"{pod.node}: {progress(pod.loading)}" for pod in starting if pod.loading is not None]
     jobs = _of_jobs(pod for pod in current_pods(wanted, observed.preflight) if pod.meant_for not in there.nodes)
     jobs += [_unfetched(*plan.unfetched)] if plan.unfetched is not None else []
-    told += [words for words, _ in jobs]
+    told += _of_some(jobs)
     if loaded:
         words = f"the converted weights are on {', '.join(there.nodes)}"
         return Condition(CACHED, True, "Loaded", "; ".join((words, *told)))
@@ -160,6 +161,13 @@ def _of_jobs(pods: Iterable[Pod]) -> list[tuple[str, str | None]]:
         elif trouble is not None:
             told.append(_unfetched(node, trouble))
     return told
+
+
+def _of_some(jobs: Sequence[tuple[str, str | None]]) -> list[str]:
+    """Those under way, and the first that fail: of a whole cluster the words would be more than the CRD takes."""
+    words = [words for words, _ in sorted(jobs, key=lambda job: job[1] is not None)]
+    rest = [f"and {len(words) - MOST_JOBS} more"] if len(words) > MOST_JOBS else []
+    return [*words[:MOST_JOBS], *rest]
 
 
 def _unfetched(node: str, trouble: Trouble) -> tuple[str, str]:

@@ -1114,6 +1114,24 @@ def test_nodes_are_kept_warm_one_after_the_other_though_no_pod_runs() -> None:
     ]
 
 
+def test_what_fails_on_each_node_of_a_large_cluster_is_told_in_as_many_words_as_the_crd_takes() -> None:
+    world = World(**GPU, suspend=True, cache={"keepWarm": True})
+    for number in range(100, 160):
+        world.nodes.put("StrataNode", node_object(f"node-{number}"))
+    ended = {"terminated": {"exitCode": 2, "message": "x" * 1000}}
+    for number in range(59):
+        world.run()
+        assert len(fetches(world)) == number + 1, "one after the other"
+        trial(world, 30 + number, "Failed", containerStatuses=container(state=ended))
+    world.run()
+    trial(world, 100, "Running")
+    world.run()
+    told = world.condition("Cached")["message"]
+    assert len(told) <= 32768, "maxLength of a condition's message"
+    assert told.startswith("node-159: a Job fetches and converts the weights; node-100: a Job cannot fetch the weights")
+    assert told.endswith("; and 52 more")
+
+
 @pytest.mark.parametrize("suspend", [True, False], ids=["no pod runs", "a pod loads"])
 def test_a_job_that_never_gets_a_pod_tells_why(suspend: bool) -> None:
     world = World(**GPU, suspend=suspend, cache={"keepWarm": True})
