@@ -34,19 +34,20 @@ class Lack:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """For people; what is needed shows as more than what is free, however close they are."""
         name = _NAMES.get(self.resource, self.resource)
-        return f"{name}: {self._of(self.needed)} needed, {self._of(self.free)} of {self._of(self.total)} free"
+        needed = self._of(self.needed, round_up=True)
+        return f"{name}: {needed} needed, {self._of(self.free, round_down=True)} of {self._of(self.total)} free"
 
     @property
     def share(self) -> float:
         """Of what is needed, that which is not there."""
         return 1 - max(0, self.free) / self.needed
 
-    def _of(self, thousandths: int) -> str:
+    def _of(self, thousandths: int, **rounding: bool) -> str:
         thousandths = max(0, thousandths)
         is_bytes = self.resource in ("memory", "ephemeral-storage") or self.resource.startswith("hugepages-")
-        return format_bytes(thousandths // 1000) if is_bytes else f"{thousandths / 1000:g}"
+        return format_bytes(thousandths // 1000, **rounding) if is_bytes else f"{thousandths / 1000:.15g}"
 
 
 def obstacle(node: Object, pods: Iterable[Object], wanted: Object) -> str:
@@ -102,16 +103,23 @@ def asked(spec: Object) -> Counter[str]:
     total: Counter[str] = Counter(pods=1000)
     for container in spec.get("containers") or ():
         total.update(_requests(container))
-    for container in spec.get("initContainers") or ():  # one after the other, before those
-        for resource, amount in _requests(container).items():
-            total[resource] = max(total[resource], amount)
+    beside: Counter[str] = Counter()  # of sidecars, which go on once they have begun
+    most: Counter[str] = Counter()  # of the others, one after the other
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            beside.update(_requests(container))
+        else:
+            most |= beside + _requests(container)
+    total = (total + beside) | most
+    total = Counter({**total, **_requests(spec)})  # of the pod as a whole, whatever its containers ask for
     total.update(_amounts(spec.get("overhead") or {}))
-    return Counter({resource: amount for resource, amount in total.items() if amount})
+    return +total
 
 
-def _requests(container: Object) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    return _amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+def _requests(one: Object) -> Counter[str]:
+    """Of a container, or of a pod as a whole."""
+    resources = one.get("resources") or {}
+    return Counter(_amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})}))
 
 
 def _amounts(table: Object) -> dict[str, int]:

@@ -23,11 +23,11 @@ class Shortage:
     available: int
     advice: str = ""
 
-    def amount(self, number: int, *, round_up: bool = False) -> str:
-        """For people."""
+    def amount(self, number: int, *, is_needed: bool = False) -> str:
+        """For people; what is needed shows as more than what there is, however close they are."""
         if self.resource == CPUS:
             return f"{number} {self.resource}"
-        return f"{format_bytes(number, round_up=round_up)} of {self.resource}"
+        return f"{format_bytes(number, round_up=is_needed, round_down=not is_needed)} of {self.resource}"
 
 
 def of_host(hardware: Hardware, one: Candidate) -> Shortage | None:
@@ -48,7 +48,7 @@ def explain(short: Sequence[tuple[Candidate, Shortage]]) -> tuple[str, str]:
     has = lack.amount(lack.available).removesuffix(f" of {lack.resource}")
     name = best.node.name
     where = f"the pod on {name}" if lack.resource == EXPERT_MEMORY else f"the best matching node, {name},"
-    parts = [f"needs {lack.amount(lack.needed, round_up=True)}; {where} has {has}"]
+    parts = [f"needs {lack.amount(lack.needed, is_needed=True)}; {where} has {has}"]
     others = sorted(f"{one.node.name} {other.amount(other.available)}" for one, other in short if one is not best)
     if others:
         parts.append(f"others: {listed(others)}")

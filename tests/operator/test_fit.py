@@ -67,8 +67,8 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             "NotEnoughVram",
             [
                 "needs 17.",
-                "; the best matching node, small, has 14.4 GiB",
-                "others: tiny 10.8 GiB of VRAM",
+                "; the best matching node, small, has 14.3 GiB",
+                "others: tiny 10.7 GiB of VRAM",
                 "What fits: ",
             ],
             id="the card is too small",
@@ -77,7 +77,7 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             [node_object()],
             {"engine": {"maxModelLen": 40960, "numKvTokens": 400_000}},
             "NotEnoughVram",
-            ["gpu-1, has 21.6 GiB", "engine.numKvTokens"],
+            ["gpu-1, has 21.5 GiB", "engine.numKvTokens"],
             id="the KV cache is too large, and what would fit",
         ),
         pytest.param(

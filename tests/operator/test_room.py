@@ -186,6 +186,34 @@ def test_a_pod_takes_what_the_scheduler_counts() -> None:
     assert asked(spec) == {"cpu": 1750, "memory": 2000 * GIB, "pods": 1000}
 
 
+def test_sidecars_go_on_beside_the_others() -> None:
+    def container(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    sidecar = container("1", restartPolicy="Always")
+    assert asked({"containers": [container("500m")], "initContainers": [sidecar]})["cpu"] == 1500
+    assert asked({"containers": [container("500m")], "initContainers": [sidecar, container("2")]})["cpu"] == 3000
+    assert asked({"containers": [container("500m")], "initContainers": [container("2"), sidecar]})["cpu"] == 2000
+
+
+def test_what_a_pod_asks_for_as_a_whole_counts_instead_of_its_containers_sum() -> None:
+    containers = [{"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}}]
+    spec = {"containers": containers, "resources": {"requests": {"cpu": "4", "memory": "8Gi"}}}
+    assert asked(spec) == {"cpu": 4000, "memory": 8000 * GIB, "nvidia.com/gpu": 1000, "pods": 1000}
+
+
+def test_what_is_short_by_little_shows_as_short() -> None:
+    there = host(memory=f"{24 * 1024 - 1}Mi")
+    assert closest([(there, {})], wanted()) == (
+        "node node-2 comes closest: memory: 24.0 GiB needed, 23.9 GiB of 24.0 GiB free"
+    )
+    pod = {"containers": [{"resources": {"requests": {"example.com/units": "1000001"}}}]}
+    there["status"]["allocatable"]["example.com/units"] = "1M"
+    assert closest([(there, {})], pod) == (
+        "node node-2 comes closest: example.com/units: 1000001 needed, 1000000 of 1000000 free"
+    )
+
+
 def test_a_pod_for_a_node_that_is_not_healthy_tolerates_that_very_taint() -> None:
     taint = {"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}
     assert tolerates({"operator": "Exists"}, taint)

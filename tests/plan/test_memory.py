@@ -353,3 +353,8 @@ def test_format_bytes(size: int, text: str) -> None:
 @pytest.mark.parametrize(("size", "text"), [(1537, "1.6 KiB"), (1536, "1.5 KiB"), (100, "100 B")])
 def test_format_bytes_rounded_up(size: int, text: str) -> None:
     assert format_bytes(size, round_up=True) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [((3 << 30) - 1, "2.9 GiB"), (1536, "1.5 KiB"), (100, "100 B")])
+def test_format_bytes_rounded_down(size: int, text: str) -> None:
+    assert format_bytes(size, round_down=True) == text
