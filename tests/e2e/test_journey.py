@@ -62,6 +62,11 @@ def test_the_address_answers_inside_the_cluster(target: Target, served: Object) 
     assert json.loads(target.run(*inside))["data"][0]["id"] == NAME
 
 
+def test_helm_asks_it_a_question(target: Target, served: Object) -> None:
+    said = target.run("helm", "test", OPERATOR, "--namespace", OPERATOR_NAMESPACE, "--logs")
+    assert f"{NAMESPACE}/{NAME} was asked" in said
+
+
 def test_a_chat_answer_makes_sense(url: str) -> None:
     with chat.openai(url) as client:
         answer = client.chat.completions.create(

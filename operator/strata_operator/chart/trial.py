@@ -53,7 +53,8 @@ def ask(url: str, seconds: int) -> str:
         (model, *_) = _call(f"{url}/models", None, seconds)["data"]
         message = {"role": "user", "content": QUESTION}
         body = {"model": model["id"], "messages": [message], "max_tokens": MAX_TOKENS, "temperature": 0}
-        text = _call(f"{url}/chat/completions", body, seconds)["choices"][0]["message"]["content"]
+        answer = _call(f"{url}/chat/completions", body, seconds)["choices"][0]["message"]
+        text = answer.get("content") or answer.get("reasoning_content")  # so few tokens may not go beyond its reasoning
     except (KeyError, IndexError, TypeError, HTTPException) as error:
         raise ValueError(f"that is no answer of OpenAI's API: {error!r}") from error
     if not text or not text.strip():

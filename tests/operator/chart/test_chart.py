@@ -197,3 +197,20 @@ def test_values_that_would_break_an_object_are_refused(helm: Helm, values: dict[
     done = helm.run("template", "strata", str(CHART), values=values)
     assert done.returncode != 0
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "commands"),
+    [
+        ({}, ("helm test strata --namespace ns --logs", "get lease strata-operator", "--set agent.enabled=true")),
+        ({"watchNamespaces": ["llm"]}, ("kubectl apply -n llm -f -", "kubectl -n llm get lease strata-operator")),
+        ({"crds": {"upgrade": False}}, ("kubectl apply --server-side --field-manager=helm --force-conflicts -f",)),
+    ],
+    ids=str,
+)
+def test_notes_have_the_next_commands(helm: Helm, values: dict[str, Any], commands: tuple[str, ...]) -> None:
+    done = helm.run("install", "strata", str(CHART), "--namespace=ns", "--dry-run=client", values=values)
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:\n")[2]
+    assert [command for command in commands if command not in notes] == []
+    assert "kubectl delete crd stratamodels.strata.ai stratanodes.strata.ai" in notes

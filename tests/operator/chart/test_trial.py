@@ -95,7 +95,7 @@ def test_others_are_told_and_not_asked(model: dict[str, Any], words: str, told: 
 
 
 class Server(ThreadingHTTPServer):
-    content: Any = "Paris."
+    message: dict[str, Any] = {"content": "Paris."}  # noqa: RUF012 - replaced, never changed
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -105,8 +105,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert (self.path, body["model"]) == ("/v1/chat/completions", "served")
-        content = cast("Server", self.server).content
-        self._send({"choices": [{"message": {"content": content}}]} if content is not None else {"error": {}})
+        message = cast("Server", self.server).message
+        self._send({"choices": [{"message": message}]} if message else {"error": {}})
 
     def _send(self, answer: Any) -> None:
         self.send_response(200)
@@ -126,12 +126,26 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_a_question_reaches_a_server(server: Server) -> None:
-    url = f"http://127.0.0.1:{server.server_port}/v1"
-    assert trial.ask(url, 10) == "Paris."
-    server.content = " "
-    with pytest.raises(ValueError, match="empty"):
-        trial.ask(url, 10)
-    server.content = None
-    with pytest.raises(ValueError, match="no answer of OpenAI's API"):
-        trial.ask(url, 10)
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        pytest.param({"content": "Paris."}, "Paris.", id="an answer"),
+        pytest.param({"content": None, "reasoning_content": "Easy:"}, "Easy:", id="reasoning that goes on"),
+    ],
+)
+def test_a_question_reaches_a_server(server: Server, message: dict[str, Any], answer: str) -> None:
+    server.message = message
+    assert trial.ask(f"http://127.0.0.1:{server.server_port}/v1", 10) == answer
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        pytest.param({"content": " "}, "empty", id="nothing but a space"),
+        pytest.param({}, "no answer of OpenAI's API", id="an error"),
+    ],
+)
+def test_what_is_no_answer_is_told(server: Server, message: dict[str, Any], words: str) -> None:
+    server.message = message
+    with pytest.raises(ValueError, match=words):
+        trial.ask(f"http://127.0.0.1:{server.server_port}/v1", 10)

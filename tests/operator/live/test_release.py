@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.generate import CHART
+from manifests.generate import CHART, MODEL_CHART
 from strata_operator.chart import crds
 from tests.cluster import Cluster
 from tests.cluster.shell import run
@@ -94,6 +94,8 @@ def test_the_api_server_takes_every_set_of_values(cluster: Cluster) -> None:
     have = {item["metadata"]["name"] for item in cluster.get_json("namespaces")["items"]}
     made = sorted(spaces - have)
     texts = [helm.text(values) for values in CASES.values()]
+    models = (MODEL_CHART / "examples").glob("*.yaml")
+    texts += [helm.text(yaml.safe_load(path.read_text()), MODEL_CHART) for path in models]
     rendered = [as_it_is_admitted(obj) for text in texts for obj in yaml.safe_load_all(text) if obj]
     objects = list({json.dumps(obj): obj for obj in rendered if obj["kind"] not in FOREIGN}.values())
     try:
