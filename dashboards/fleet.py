@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.panel import MODEL, NAMESPACE, Dashboard, Panel, Query, Row
+from dashboards.panel import MODEL, NAMESPACE, NODE, Dashboard, Panel, Query, Row
 
 OF = 'namespace=~"$namespace",model=~"$model"'
+ON = 'node=~"$node"'
 ONE = "(namespace, model)"
 
 _NOW = Row(
@@ -65,9 +66,9 @@ _NOW = Row(
         ),
         Panel(
             "Power",
-            "Drawn by all cards of all nodes with an agent.",
+            "Drawn by all cards of the nodes with an agent.",
             "watt",
-            (Query("sum(strata_gpu_power_watts)", "drawn"),),
+            (Query(f"sum(strata_gpu_power_watts{{{ON}}})", "drawn"),),
             kind="stat",
             width=4,
         ),
@@ -142,7 +143,7 @@ _NODES = Row(
             "Power by node",
             "Drawn by its cards together.",
             "watt",
-            (Query("sum by (node) (strata_gpu_power_watts)", "{{node}}"),),
+            (Query(f"sum by (node) (strata_gpu_power_watts{{{ON}}})", "{{node}}"),),
             stacked=True,
             width=6,
         ),
@@ -150,7 +151,7 @@ _NODES = Row(
             "Hottest card",
             "Temperature of the chip, of each node's hottest card.",
             "celsius",
-            (Query('max by (node) (strata_gpu_temperature_celsius{sensor="core"})', "{{node}}"),),
+            (Query(f'max by (node) (strata_gpu_temperature_celsius{{sensor="core",{ON}}})', "{{node}}"),),
             width=6,
             warn=83,
             bad=93,
@@ -159,7 +160,7 @@ _NODES = Row(
             "Joules per token",
             "Energy of all cards of a node for each token that its engines generated.",
             "joule",
-            (Query("strata:joules_per_token:rate5m", "{{node}}"),),
+            (Query(f"strata:joules_per_token:rate5m{{{ON}}}", "{{node}}"),),
             width=6,
         ),
         Panel(
@@ -168,10 +169,10 @@ _NODES = Row(
             "short",
             (
                 Query(
-                    'strata_node_condition{condition=~"PcieDegraded|ThermallyLimited|GpuLost"}',
+                    f'strata_node_condition{{condition=~"PcieDegraded|ThermallyLimited|GpuLost",{ON}}}',
                     "{{node}} {{condition}}",
                 ),
-                Query('1 - strata_node_condition{condition=~"Healthy|Tuned"}', "{{node}} not {{condition}}"),
+                Query(f'1 - strata_node_condition{{condition=~"Healthy|Tuned",{ON}}}', "{{node}} not {{condition}}"),
             ),
             width=6,
             top=1,
@@ -183,6 +184,6 @@ FLEET = Dashboard(
     "strata-fleet",
     "Strata / Fleet",
     "All models and nodes that Strata serves.",
-    (NAMESPACE, MODEL),
+    (NAMESPACE, MODEL, NODE),
     (_NOW, _MODELS, _NODES),
 )

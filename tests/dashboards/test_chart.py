@@ -39,7 +39,9 @@ def test_the_rules_are_those_that_are_tested() -> None:
     cards, models = (yaml.safe_load(path.read_text("utf-8")) for path in RULES)
     assert made["PrometheusRule", "strata"]["spec"] == models
     assert made["PrometheusRule", "strata-agent"]["spec"] == cards
-    assert made["PrometheusRule", "strata"]["metadata"]["labels"]["release"] == "kps"
+    assert {made["PrometheusRule", name]["metadata"]["labels"]["release"] for name in ("strata", "strata-agent")} == {
+        "kps"
+    }
 
 
 def test_runbooks_are_where_somebody_says() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dashboards.promql import RULES, rules
 from manifests.generate import ROOT
+from strata.cli.main import build_parser
 from tests.environment import find_prometheus
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -241,3 +242,13 @@ def test_an_alert_is_written_about(alert: str) -> None:
 
 def test_every_runbook_is_of_an_alert() -> None:
     assert {page.stem for page in RUNBOOKS.glob("*.md")} == set(ALERTS)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_a_runbook_names_fields_and_commands_that_there_are(alert: str) -> None:
+    page = (RUNBOOKS / f"{alert}.md").read_text("utf-8")
+    fields = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "strata-model.md").read_text("utf-8"), re.MULTILINE))
+    named = re.findall(r"`(?:spec\.)?((?:engine|power|hardware|cache)\.[A-Za-z.]+)", page)
+    assert [name for name in named if name not in fields] == []
+    for command in re.findall(r"^    strata (.*?)(?:\s+#.*)?$", page, re.MULTILINE):
+        assert build_parser().parse_args(command.split())
