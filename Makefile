@@ -14,7 +14,7 @@ TEXT ?= tests/data/alice.txt
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards \
+.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
   pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
@@ -73,6 +73,9 @@ dashboards: ## write Grafana's dashboards and the tables of docs/metrics.md agai
 
 pictures: browser venv ## take the pictures of docs/web-page.md again
 	@$(BIN)/python -m tests.server.page.pictures
+
+docs: venv ## the documentation as a site, in build/site; fails where a link leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench-decode: venv ## tokens/s of one sequence beside the memory-bandwidth bound, each format (MODEL=)
 	@for dtype in bf16 int8 int4; do $(BIN)/strata bench decode $(MODEL) --dtype $$dtype || exit 1; done
