@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from strata_operator import cached, eviction, rollout, tuning
+from strata_operator import cached, eviction, notices, rollout, tuning
 from strata_operator import status as statuses
-from strata_operator.api.child import Child
-from strata_operator.api.conditions import APPLY_REFUSED, NODE_TUNED, UNSCHEDULABLE, Condition, Trouble, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, UNSCHEDULABLE, age, shorten
 from strata_operator.api.errors import (
-    ApiError,
-    ForeignObjectError,
     InvalidSpecError,
     LeavingError,
     MissingError,
     RefusedError,
-    UnavailableError,
 )
 from strata_operator.api.event import Event
-from strata_operator.api.model import KIND, StrataModel
-from strata_operator.api.names import NODE_ANNOTATION, TUNING_FINALIZER
-from strata_operator.api.node import NODE_KIND, Wish
+from strata_operator.api.model import StrataModel
+from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.observed import Observed
-from strata_operator.api.pod import Pod, warned
+from strata_operator.api.pod import Pod
 from strata_operator.cached import Cached
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
+from strata_operator.cluster.executor import PREFLIGHT_SECONDS, Executor
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.cluster.vacancies import Vacancies
+from strata_operator.cluster.wishes import Wishes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import with_vram
-from strata_operator.plan import Action, Plan, plan
-from strata_operator.preflight import failed, retries, superseded
-from strata_operator.render import JOB, PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
+from strata_operator.plan import Action, plan
+from strata_operator.preflight import retries, superseded
+from strata_operator.render import PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
 from strata_operator.rollout import stuck
-from strata_operator.room import obstacle
 from strata_operator.target import Children, Target, aim
 from strata_operator.trouble import find_trouble, is_complete
-from strata_operator.tuning import NodeAction
 from strata_operator.workers import Result
 
 log = logging.getLogger(__name__)
@@ -53,11 +48,6 @@ log = logging.getLogger(__name__)
 BLOCKED_SECONDS = 60.0
 # A container that is not created after this time has a reason that only the pod's events tell.
 CREATING_SECONDS = 10.0
-# Until the pod of a preflight that was started shows.
-PREFLIGHT_SECONDS = 10.0
-# A child that an API server which answers has not taken for so long is told of: a webhook that is away, or a right that
-# is missing, may last.
-UNTAKEN_SECONDS = 15.0
 # A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
 RESTORE_SECONDS = 60.0
 RESTORE_LOOK_SECONDS = 5.0
@@ -91,9 +81,10 @@ class Reconciler:
         self._look = look
         self._clock = client.now  # it is compared with what the API server and kubelets write
         self._vacancies = Vacancies(client)
+        self._wishes = Wishes(client, cache, nodes)
+        self._executor = Executor(client, cache)
         self._outbox = events.Outbox(client, client.now)
         self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
-        self._untaken: dict[Key, datetime] = {}  # since when a child cannot be applied
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
         self._waiting: set[Key] = set()  # for a card that becomes free
         self._shared: WeakValueDictionary[object, Verdict] = WeakValueDictionary()  # by what was asked
@@ -106,8 +97,8 @@ class Reconciler:
             self._verdicts.pop(key, None)
             self._told.pop(key, None)
             self._waiting.discard(key)
-            self._untaken.pop(key, None)
-            return Result("gone", again_in=None if self._withdraw(key) else BLOCKED_SECONDS)
+            self._executor.forget(key)
+            return Result("gone", again_in=None if self._wishes.withdraw(key) else BLOCKED_SECONDS)
         try:
             # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
             return self._leave(key, obj) if "deletionTimestamp" in obj["metadata"] else self._reconcile(key, obj)
@@ -154,16 +145,16 @@ class Reconciler:
             apply.check_owner(self._client, model)
         done: list[Action] = []
         try:
-            outcome = self._carry_out(model, wanted, done)
+            outcome = self._executor.carry_out(model, wanted, done)
         finally:
-            self._outbox.add(obj["metadata"], statuses.deeds(done, obj["status"], model.generation))
+            self._outbox.add(obj["metadata"], notices.deeds(done, obj["status"], model.generation))
         due = retries(observed.preflight, target.revision, self._clock())
         over = [*superseded(observed.preflight, target.revision)]
         over += [(target.revision, node) for node, seconds in due.items() if seconds <= 0]
         stay = [one for one in over if not self._expire(obj, model, *one)]
         observed, creating = self._look_into_pods(self._observe(key))
         wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
-        retuned, tuned = self._tuned(key, obj, model, wishes)
+        retuned, tuned = self._wishes.keep(key, obj, model, wishes)
         pod_spec = target.desired["Deployment"]["spec"]["template"]["spec"]
         closest = partial(self._vacancies.closest, pod_spec)
         trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome, closest)
@@ -171,7 +162,7 @@ class Reconciler:
             trouble = None
             if model.wanted_replicas:
                 memory = rollout.after_success(memory, target.revision, model.generation, obj["spec"])
-        stranded = eviction.stranded(model, pod_spec, observed, fit, partial(self._obstacle, pod_spec))
+        stranded = eviction.stranded(model, pod_spec, observed, fit, partial(self._vacancies.obstacle, pod_spec))
         (self._waiting.add if stranded.waits else self._waiting.discard)(key)
         new = statuses.status(
             model,
@@ -250,41 +241,6 @@ class Reconciler:
         told = [status for status in self._cache.statuses() if (status.get("cache") or {}).get("weights") == weights]
         return sorted({node for status in told for node in Cached.of(status, weights).nodes})
 
-    def _carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
-        """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others."""
-        for action in wanted.actions:
-            try:
-                answer = apply.apply_child(self._client, model, action)
-            except ForeignObjectError as error:
-                return replace(wanted, blocked=(*wanted.blocked, Trouble("NameConflict", str(error))))
-            except (RefusedError, MissingError) as error:  # missing: the kind, or the namespace
-                words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
-                return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
-            except UnavailableError as error:
-                if not self._lasts((model.namespace, model.name), error):
-                    raise
-                words = f"the API server fails to take the {action.kind}, and is asked again: {shorten(error.answer)}"
-                return replace(wanted, blocked=(*wanted.blocked, Trouble(APPLY_REFUSED, words)))
-            if action.kind == JOB and self._age(answer["metadata"].get("creationTimestamp", "")) >= PREFLIGHT_SECONDS:
-                # It was there, and nobody has seen a pod of it.
-                trouble = self._why_no_pod(answer)
-                if trouble is not None:
-                    node = answer["spec"]["template"]["metadata"]["annotations"][NODE_ANNOTATION]
-                    held = failed(trouble) if wanted.held is not None else None
-                    wanted = replace(wanted, held=held, unfetched=(node, trouble))
-                continue
-            done.append(action)
-            if action.kind != JOB:  # of a preflight its pods tell
-                self._cache.note_applied(Child.of(action.kind, answer))
-                self._cache.put(action.kind, answer, own=True)
-        self._untaken.pop((model.namespace, model.name), None)
-        return wanted
-
-    def _lasts(self, key: Key, error: UnavailableError) -> bool:
-        """Whether the API server answers, and has not taken a child for some time."""
-        since = self._untaken.setdefault(key, self._clock())
-        return error.status != 0 and (self._clock() - since).total_seconds() >= UNTAKEN_SECONDS
-
     def _expire(self, obj: Mapping[str, Any], model: StrataModel, revision: str, node: str) -> bool:
         """Whether the Job that tries ``revision`` on ``node`` ends; else it is told why it does not."""
         try:
@@ -294,25 +250,6 @@ class Reconciler:
             self._outbox.add(obj["metadata"], [Event("Warning", "ExpiryRefused", words)])
             return False
         return True
-
-    def _obstacle(self, pod_spec: Mapping[str, Any], node: str) -> str:
-        """What keeps such a pod from a node now, "" for nothing; without the right to see it, none is known."""
-        try:
-            there = self._client.get("Node", None, node)
-        except MissingError:
-            return "is gone"
-        except UnavailableError as error:
-            if error.status != 403:
-                raise
-            log.warning("node %s cannot be looked at before a pod leaves another for it: %s", node, error)
-            return ""
-        try:
-            pods = list(self._client.list_all("Pod", None, fieldSelector=f"spec.nodeName={node}")[0])
-        except UnavailableError as error:
-            if error.status != 403:  # who serves some namespaces alone does not see the others' pods
-                raise
-            pods = []
-        return obstacle(there, pods, pod_spec)
 
     def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
         """Raises UnavailableError where somebody's budget keeps the pod for now."""
@@ -327,86 +264,16 @@ class Reconciler:
         words = f"pod {pod.name} leaves node {pod.node}, which is not healthy, for another has a matching card free"
         self._outbox.add(metadata, [Event("Warning", "Evicted", words)])
 
-    def _tuned(
-        self, key: Key, obj: Mapping[str, Any], model: StrataModel, wishes: Mapping[str, Wish]
-    ) -> tuple[bool, Condition]:
-        """Whether anything was written of what the model wishes for, and the condition NodeTuned.
-
-        Raises MissingError where the model is gone, LeavingError where it is about to go.
-        """
-        try:
-            changed = self._tune(key, obj, wishes, is_heeded=tuning.is_heeded(model, self._nodes.all()))
-        except RefusedError as error:  # by a CRD of another version, for one; or the finalizer, by a webhook
-            words = f"the API server refuses what the spec wants of the nodes: {shorten(error.answer)}"
-            return False, Condition(NODE_TUNED, False, APPLY_REFUSED, words)
-        return changed, tuning.verdict(model, wishes, self._nodes.all())
-
-    def _tune(self, key: Key, obj: Mapping[str, Any], wishes: Mapping[str, Wish], *, is_heeded: bool) -> bool:
-        """Have the nodes' StrataNodes hold those wishes of the model and no others; whether anything was written.
-
-        ``is_heeded``: whether an agent acts on what its spec wishes for. Then there is a finalizer, from before the
-        first wish is written, so that the model does not go before nodes have put back what they had.
-        """
-        metadata = obj["metadata"]
-        has_finalizer = TUNING_FINALIZER in metadata.get("finalizers", ())
-        if not (wishes or is_heeded or has_finalizer or self._nodes.is_wished_by(tuning.key(*key))):
-            return False
-        todo = tuning.actions(tuning.key(*key), wishes, self._nodes.all())
-        if is_heeded and not has_finalizer:
-            self._set_finalizer(key, metadata["uid"], present=True)
-        self._apply_wishes(key, todo)
-        if has_finalizer and not is_heeded:
-            self._set_finalizer(key, metadata["uid"], present=False)
-        return bool(todo) or has_finalizer != is_heeded
-
-    def _withdraw(self, key: Key) -> bool:
-        """Take back what a model that is gone wished for: its finalizer was removed by hand, or the wish was written
-        so, or could not be taken back before. Whether none is left."""
-        if not self._nodes.is_wished_by(tuning.key(*key)):
-            return True
-        try:
-            self._client.get(KIND, *key)
-        except MissingError:
-            kept = self._take_back(key)
-            log.info("%s/%s is gone, and its wishes for nodes with it", *key)
-            for words in kept:
-                log.error("%s/%s is gone, and its wish for a node cannot be taken back from %s", *key, words)
-            return not kept
-        return True
-
-    def _take_back(self, key: Key) -> list[str]:
-        """Take back all that the model wishes for; the nodes where the API server does not, and what it answers."""
-        kept = []
-        for action in tuning.actions(tuning.key(*key), {}, self._nodes.all()):
-            try:
-                self._apply_wishes(key, [action])
-            except ApiError as error:
-                if error.status == 0:
-                    raise
-                kept.append(f"{action.node.name}: {shorten(error.answer)}")
-        return kept
-
-    def _apply_wishes(self, key: Key, todo: Iterable[NodeAction]) -> None:
-        for action in todo:
-            self._nodes.put(NODE_KIND, apply.apply_wish(self._client, key, action))
-
-    def _set_finalizer(self, key: Key, uid: str, *, present: bool) -> None:
-        try:
-            self._cache.put_model(apply.apply_finalizer(self._client, key, uid, present=present), own=True)
-        except RefusedError as error:
-            words = f"the finalizer {TUNING_FINALIZER} cannot be {'set' if present else 'removed'}: {error.answer}"
-            raise RefusedError(str(error), status=error.status, answer=words) from error
-
     def _leave(self, key: Key, obj: Mapping[str, Any]) -> Result:
         """Undo what the model wished for, and let it go once its nodes have undone it, or could not for long."""
         metadata, status = obj["metadata"], obj["status"]
         if TUNING_FINALIZER not in metadata.get("finalizers", ()):
             self._outbox.forget(key)
             return Result("gone")
-        kept = self._take_back(key)
+        kept = self._wishes.take_back(key)
         names = (node["name"] for node in status.get("nodes") or ())
         waiting = tuning.unsettled(tuning.key(*key), names, self._nodes.all())
-        if (waiting or kept) and self._age(metadata["deletionTimestamp"]) < RESTORE_SECONDS:
+        if (waiting or kept) and age(metadata["deletionTimestamp"], self._clock()) < RESTORE_SECONDS:
             return Result("leaving", again_in=RESTORE_LOOK_SECONDS)
         if kept:
             words = f"what the model wants of nodes stays wanted there, for it cannot be taken back: {'; '.join(kept)}"
@@ -418,7 +285,7 @@ class Reconciler:
             )
             self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
         try:
-            self._set_finalizer(key, metadata["uid"], present=False)
+            self._wishes.set_finalizer(key, metadata["uid"], present=False)
         except RefusedError as error:
             words = f"the model stays, for {shorten(error.answer)}"
             self._outbox.add(metadata, [Event("Warning", "FinalizerRefused", words)])
@@ -431,44 +298,16 @@ class Reconciler:
         return replace(observed, pods=pods), any(pod.creating for pod in observed.pods)
 
     def _look_into(self, pod: Pod) -> Pod:
-        if self._age(pod.since) < CREATING_SECONDS:
+        if age(pod.since, self._clock()) < CREATING_SECONDS:
             return pod
-        return replace(pod, trouble=self._warning(pod.namespace, pod.name, pod.uid))
-
-    def _age(self, since: str) -> float:
-        """Seconds; 0 for what is no time."""
-        try:
-            return (self._clock() - datetime.fromisoformat(since)).total_seconds()
-        except ValueError:
-            return 0.0
-
-    def _warning(self, namespace: str, name: str, uid: str) -> Trouble | None:
-        """Of a pod or a Job that goes no further, by the newest of its events."""
-        try:
-            return warned(events.about(self._client, namespace, uid))
-        except ApiError as error:
-            if isinstance(error, UnavailableError) and error.status != 403:
-                raise
-            # Who may not read events is told all the rest nevertheless.
-            log.warning("%s/%s: why it goes no further cannot be read: %s", namespace, name, error)
-            return None
-
-    def _why_no_pod(self, job: Mapping[str, Any]) -> Trouble | None:
-        """Of a Job that is there, by the newest of its events, which may be gone by now; None while it may come yet."""
-        metadata = job["metadata"]
-        told = self._warning(metadata["namespace"], metadata["name"], metadata["uid"])
-        has_ended = bool((job.get("status") or {}).get("conditions"))
-        if told is not None or has_ended or self._age(metadata["creationTimestamp"]) < BLOCKED_SECONDS:
-            return told
-        words = f"Job {metadata['name']} has no pod; kubectl describe job/{metadata['name']} -n {metadata['namespace']}"
-        return Trouble("NoPod", f"{words} may tell why")
+        return replace(pod, trouble=events.warning(self._client, pod.namespace, pod.name, pod.uid))
 
     def _pause(self, key: Key, new: Mapping[str, Any], previous: Mapping[str, Any]) -> float | None:
         """Seconds for which the status has to wait; None: it does not."""
         if key not in self._told or new == previous or not statuses.is_progress(new, previous):
             return None
-        age = (self._clock() - self._told[key]).total_seconds()
-        return PACE_SECONDS - age if 0 <= age < PACE_SECONDS else None
+        since = (self._clock() - self._told[key]).total_seconds()
+        return PACE_SECONDS - since if 0 <= since < PACE_SECONDS else None
 
     def _tell(self, obj: Mapping[str, Any], new: Mapping[str, Any], made: Sequence[str] = ()) -> bool:
         """Write the status if it differs; whether it was written. ``made``: kinds of the children that are there."""
@@ -476,7 +315,7 @@ class Reconciler:
         if new == previous:
             return False
         # Before it is written: should the answer be lost, then the next look finds nothing that has changed.
-        self._outbox.add(metadata, statuses.changes(new, previous, made))
+        self._outbox.add(metadata, notices.changes(new, previous, made))
         key = (metadata["namespace"], metadata["name"])
         self._cache.put_model(apply.apply_status(self._client, key, metadata["uid"], new), own=True)
         self._told[key] = self._clock()

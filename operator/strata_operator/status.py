@@ -1,4 +1,4 @@
-"""From what is there to the status and the events that tell of it; pure."""
+"""From what is there to the status that tells of it; pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from strata_operator.api import conditions
 from strata_operator.api.child import Rollout
 from strata_operator.api.conditions import (
     ACCEPTED,
-    APPLY_REFUSED,
     CACHED,
     DEGRADED,
     FITS,
     NODE_TUNED,
-    PREFLIGHT,
     PROGRESSING,
     READY,
     STORAGE_FAILED,
@@ -24,25 +22,21 @@ from strata_operator.api.conditions import (
     Trouble,
 )
 from strata_operator.api.errors import InvalidSpecError
-from strata_operator.api.event import Event
 from strata_operator.api.figures import FETCHING
 from strata_operator.api.model import StrataModel
-from strata_operator.api.names import NODE_ANNOTATION, ROLE_LABEL
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.cached import Cached, known
 from strata_operator.fit import Verdict
 from strata_operator.measured import Measured
-from strata_operator.plan import HELD_KIND, Action, Manifest, Plan
-from strata_operator.render import JOB, WARM_ROLE, revision_of, url
+from strata_operator.plan import Manifest, Plan
+from strata_operator.render import revision_of, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
 from strata_operator.trouble import ailing, current_pods, is_complete, own_deployment
 from strata_operator.wording import progress
 
 Status = Mapping[str, Any]
-# Reasons for which a child may not have been made yet.
-_NEVER_MADE = ("InvalidSpec", "NameConflict", APPLY_REFUSED)
 MOST_JOBS = 8  # that a condition tells of
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
@@ -271,62 +265,3 @@ def _without_progress(status: Status) -> dict[str, Any]:
         for one in status.get("conditions") or ()
     ]
     return rest
-
-
-def changes(new: Status, previous: Status, made: Sequence[str] = ()) -> list[Event]:
-    """What is different for a person between two statuses. ``made``: kinds of the children that are there."""
-    told = []
-    degraded, before = conditions.find(new, DEGRADED), conditions.find(previous, DEGRADED)
-    if degraded.get("status") == "True" and (before.get("status"), before.get("reason")) != (
-        "True",
-        degraded["reason"],
-    ):
-        told.append(Event("Warning", degraded["reason"], degraded["message"]))
-    told += _tuning_changes(conditions.find(new, NODE_TUNED), conditions.find(previous, NODE_TUNED))
-    ready = conditions.find(new, READY)
-    if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
-        told.append(Event("Normal", "Ready", ready["message"]))
-    elif made and not previous and degraded.get("status") != "True":
-        told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
-    return told
-
-
-def _tuning_changes(new: Mapping[str, Any], before: Mapping[str, Any]) -> list[Event]:
-    """That nodes are tuned as wished for, or cannot be."""
-    if (new["status"], new["reason"]) == (before.get("status"), before.get("reason")):
-        return []
-    if new["status"] == "False":
-        return [Event("Warning", new["reason"], new["message"])]
-    return [Event("Normal", "NodeTuned", new["message"])] if new["reason"] == "Tuned" else []
-
-
-def _started(pod: Mapping[str, Any]) -> Event:
-    """Of a Job, by its pods' metadata."""
-    if pod["labels"][ROLE_LABEL] == WARM_ROLE:
-        node = pod["annotations"][NODE_ANNOTATION]
-        return Event("Normal", "Warming", f"fetches and converts the weights on {node} ahead of any pod there")
-    return Event("Normal", PREFLIGHT, "tries image and weights of the new spec before a pod is stopped for it")
-
-
-def deeds(actions: Sequence[Action], previous: Status, generation: int) -> list[Event]:
-    """What was done for the spec of that generation. ``actions`` are those that succeeded, ``previous`` the status
-    before them.
-
-    Of what was made for a new model the change of its status tells.
-    """
-    told = [_started(one.manifest["spec"]["template"]["metadata"]) for one in actions if one.kind == JOB]
-    made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
-    was_held = conditions.find(previous, FITS).get("status") == "False" and made == [HELD_KIND]
-    was_unwanted = bool(previous) and previous["observedGeneration"] != generation
-    if made and (was_held or was_unwanted or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
-        told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
-    elif made and previous:
-        told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
-    changed = [action.kind for action in actions if action.verb == "update"]
-    if changed:
-        told.append(Event("Normal", "Updated", f"updated {', '.join(changed)}"))
-    for action in actions:
-        if action.verb == "restore":
-            fields = ", ".join(path.lstrip(".") or "all fields" for path in action.lost)
-            told.append(Event("Normal", "Restored", f"put back {fields} of {action.kind}, changed by somebody else"))
-    return told

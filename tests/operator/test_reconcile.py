@@ -18,6 +18,7 @@ from strata_operator.api.names import REVISION_ANNOTATION
 from strata_operator.cached import weights_of
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
+from strata_operator.cluster.executor import PREFLIGHT_SECONDS, UNTAKEN_SECONDS
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge
 from strata_operator.preflight import RETRY_SECONDS
@@ -26,10 +27,8 @@ from strata_operator.reconcile import (
     CREATING_SECONDS,
     PACE_SECONDS,
     PLACE_SECONDS,
-    PREFLIGHT_SECONDS,
     RESTORE_LOOK_SECONDS,
     RESTORE_SECONDS,
-    UNTAKEN_SECONDS,
     Reconciler,
 )
 from strata_operator.workers import Result

@@ -54,6 +54,14 @@ def timestamp(now: datetime) -> str:
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def age(since: str, now: datetime) -> float:
+    """Seconds since a time that Kubernetes wrote; 0 for what is no time."""
+    try:
+        return (now - datetime.fromisoformat(since)).total_seconds()
+    except ValueError:
+        return 0.0
+
+
 def merge(
     conditions: Iterable[Condition], previous: Iterable[Mapping[str, Any]], *, generation: int, now: datetime
 ) -> list[dict[str, Any]]:

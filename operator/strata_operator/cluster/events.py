@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from strata_operator.api.conditions import timestamp
+from strata_operator.api.conditions import Trouble, timestamp
 from strata_operator.api.errors import ApiError, UnavailableError
 from strata_operator.api.event import Event
 from strata_operator.api.model import API_VERSION, KIND
 from strata_operator.api.names import FIELD_MANAGER
+from strata_operator.api.pod import warned
 from strata_operator.cluster.cache import Key
 from strata_operator.cluster.client import Client
 
@@ -104,6 +105,16 @@ def post(
         log.warning("event %s on %s/%s could not be posted: %s", event.reason, namespace, name, error)
 
 
-def about(client: Client, namespace: str, uid: str) -> list[Mapping[str, Any]]:
-    """What was posted on that object, in no order."""
-    return list(client.list("Event", namespace, fieldSelector=f"involvedObject.uid={uid}").get("items") or [])
+def warning(client: Client, namespace: str, name: str, uid: str) -> Trouble | None:
+    """Why a pod or a Job goes no further, by the newest event that was posted on it.
+
+    Raises UnavailableError where that may be read later; without the right to it, none is known.
+    """
+    try:
+        found = client.list("Event", namespace, fieldSelector=f"involvedObject.uid={uid}").get("items") or ()
+    except ApiError as error:
+        if isinstance(error, UnavailableError) and error.status != 403:
+            raise
+        log.warning("%s/%s: why it goes no further cannot be read: %s", namespace, name, error)
+        return None
+    return warned(found)

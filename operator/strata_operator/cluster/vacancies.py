@@ -1,5 +1,5 @@
-"""What the nodes have free, looked at where a pod finds no room: the scheduler says how many nodes lack what, and not
-which one comes closest."""
+"""What the nodes have free, looked at before a pod leaves one for another, and where a pod finds no room: the scheduler
+says how many nodes lack what, and not which one comes closest."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strata_operator.api.errors import ApiError, UnavailableError
+from strata_operator.api.errors import ApiError, MissingError, UnavailableError
 from strata_operator.cluster.client import Client
 from strata_operator.render.meta import digest
-from strata_operator.room import asked, closest, used
+from strata_operator.room import asked, closest, obstacle, used
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,25 @@ class Vacancies:
             if question not in self._answers:
                 self._answers[question] = closest(self._nodes, wanted)
             return self._answers[question]
+
+    def obstacle(self, wanted: Mapping[str, Any], node: str) -> str:
+        """What keeps such a pod from a node now, "" for nothing; without the right to see it, none is known."""
+        try:
+            there = self._client.get("Node", None, node)
+        except MissingError:
+            return "is gone"
+        except UnavailableError as error:
+            if error.status != 403:
+                raise
+            log.warning("node %s cannot be looked at before a pod leaves another for it: %s", node, error)
+            return ""
+        try:
+            pods = list(self._client.list_all("Pod", None, fieldSelector=f"spec.nodeName={node}")[0])
+        except UnavailableError as error:
+            if error.status != 403:  # who serves some namespaces alone does not see the others' pods
+                raise
+            pods = []
+        return obstacle(there, pods, wanted)
 
     def _look(self) -> list[tuple[Mapping[str, Any], Counter[str]]]:
         """Nothing where it fails: what the scheduler says is told all the same."""

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from strata_operator.api.conditions import Trouble
 from strata_operator.api.errors import RefusedError, UnavailableError
 from strata_operator.api.event import Event
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import Client
-from strata_operator.cluster.events import Outbox, about, post
+from strata_operator.cluster.events import Outbox, post, warning
 from tests.operator.cluster.fake import FakeClient
 from tests.operator.samples import model_object, pod
 
@@ -125,8 +126,24 @@ def test_nothing_is_told_of_a_model_that_is_gone() -> None:
     assert posted(fake) == []
 
 
-def test_events_about_a_pod() -> None:
-    mine = {"kind": "Event", "metadata": {"name": "e", "namespace": "ns"}, "involvedObject": {"uid": "uid-m-1"}}
+def test_the_newest_warning_about_a_pod_tells_why_it_goes_no_further() -> None:
+    mine = {
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": "ns"},
+        "involvedObject": {"uid": pod("m-1").uid},
+        "type": "Warning",
+        "reason": "FailedMount",
+        "message": "no such volume",
+    }
     client = cast("Client", FakeClient(mine))
-    assert about(client, "ns", pod("m-1").uid) == [mine]
-    assert about(client, "ns", pod("m-2").uid) == []
+    assert warning(client, "ns", "m-1", pod("m-1").uid) == Trouble("FailedMount", "no such volume")
+    assert warning(client, "ns", "m-2", pod("m-2").uid) is None
+
+
+def test_who_may_not_read_events_knows_no_reason() -> None:
+    fake = FakeClient()
+    fake.failing["list Event"] = UnavailableError("events is forbidden", status=403)
+    assert warning(cast("Client", fake), "ns", "m-1", "uid") is None
+    fake.failing["list Event"] = UnavailableError("no answer")
+    with pytest.raises(UnavailableError):
+        warning(cast("Client", fake), "ns", "m-1", "uid")
