@@ -86,9 +86,9 @@ _CARDS = Row(
         ),
         Panel(
             "Faults (XIDs)",
-            "That the driver told of in the last hour, by number.",
+            "That the driver told of since the agent started. The first one of a number makes its series: no rate.",
             "short",
-            (Query(f"increase(strata_gpu_xids_total{{{ON}}}[1h])", f"{_CARD} XID {{{{xid}}}}"),),
+            (Query(f"strata_gpu_xids_total{{{ON}}}", f"{_CARD} XID {{{{xid}}}}"),),
         ),
         Panel(
             "Memory errors",

@@ -122,7 +122,10 @@ def fetch_prometheus() -> None:
             subprocess.run(["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "update"], check=False)
         command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "prometheus"]
         if subprocess.run(command, cwd=folder, check=False).returncode != 0:
-            fail("`apt-get download prometheus` failed; its output is above.")
+            if os.geteuid() == 0:
+                fail("`apt-get download prometheus` failed; its output is above.")
+            say("without prometheus, for `apt-get update` needs root, some tests of alerts and dashboards are skipped")
+            return
         (package,) = Path(folder).glob("*.deb")
         run("dpkg-deb", "-x", package, Path(folder) / "made")
         shutil.rmtree(PROMETHEUS, ignore_errors=True)
