@@ -17,14 +17,13 @@ import openai
 import pytest
 
 from strata.cli.main import build_parser, main
-from strata.cli.serve import default_name, ready_message, warn_if_open
+from strata.cli.serve import access_through, default_name, ready_message
 from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
 from strata.config.model_name import BuiltinName
 from strata.engine.fake import FakeEngine
 from strata.engine.load import load_engine
 from strata.errors import OptionError, UsageError
-from strata.server.app import Access
 from strata.server.keys import ApiKeys
 from strata.server.service import Service
 from strata.store.sources.builtin import builtin_path
@@ -201,8 +200,9 @@ def test_a_server_that_is_open_to_all_warns(
 ) -> None:
     (tmp_path / "keys").write_text("sk-one")
     with socket.create_server((host, 0)) as listener:
-        warn_if_open(listener, Access(ApiKeys(tmp_path / "keys") if has_keys else None))
+        access = access_through(listener, ApiKeys(tmp_path / "keys") if has_keys else None, ())
     assert ("--api-key-file" in caplog.text) == is_told
+    assert access.is_local == (host == "127.0.0.1")
 
 
 # --- models that cannot be served

@@ -25,9 +25,9 @@ Open = Callable[..., Any]
 @pytest.fixture
 def opened(make_engine: Callable[..., FakeEngine]) -> Open:
     @contextmanager
-    def open_with(*origins: str, keys: ApiKeys | None = None) -> Iterator[TestClient]:
+    def open_with(*origins: str, keys: ApiKeys | None = None, is_local: bool = False) -> Iterator[TestClient]:
         service = Service(make_engine("hello"), model_names=("tiny",))
-        with TestClient(create_app(service, Access(keys, origins))) as client:
+        with TestClient(create_app(service, Access(keys, origins, is_local))) as client:
             assert client.portal is not None
             client.portal.call(wait_ready, service)
             yield client
@@ -94,6 +94,27 @@ def test_a_page_of_the_server_itself_passes(opened: Open, origins: tuple[str, ..
         for origin, host in (("http://127.0.0.1:3000", "127.0.0.1:8000"), ("null", "null"), ("null", "")):
             headers = {"Origin": origin, "Host": host}
             assert error_of(client.post("/generate", json={"prompt": "a"}, headers=headers), 403)
+
+
+@pytest.mark.parametrize(
+    ("host", "status", "why"),
+    [
+        ("localhost:8000", 200, "a name that no name server is asked for"),
+        ("strata.localhost:8000", 200, "likewise"),
+        ("127.0.0.1:8000", 200, "an address"),
+        ("[::1]:8000", 200, "an address"),
+        ("[::1]", 200, "an address without a port"),
+        ("evil.example:8000", 403, "its name server pointed it at this machine after the page had come"),
+        ("localhost.evil.example:8000", 403, "likewise"),
+        ("127.0.0.1.evil.example", 403, "likewise"),
+    ],
+)
+def test_a_name_that_was_rebound_to_this_machine_is_refused(opened: Open, host: str, status: int, why: str) -> None:
+    headers = {"Origin": f"http://{host}", "Host": host}
+    with opened(is_local=True) as client:
+        assert client.post("/generate", json={"prompt": "a"}, headers=headers).status_code == status, why
+    with opened(f"http://{host}", is_local=True) as client:  # a proxy on this machine: its name has been given
+        assert client.post("/generate", json={"prompt": "a"}, headers=headers).status_code == 200, why
 
 
 def test_a_browser_asks_without_a_key(opened: Open, tmp_path: Path) -> None:

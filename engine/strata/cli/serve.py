@@ -22,6 +22,7 @@ from strata.errors import OptionError
 
 if TYPE_CHECKING:
     from strata.server.app import Access
+    from strata.server.keys import ApiKeys
     from strata.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -55,13 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Bind the port, then start the engine, so that a port in use is known before the model is loaded."""
     config = engine_config(arguments)
     require()
-    access = _access(arguments)
+    keys = _api_keys(arguments)
     with listen(arguments.host, arguments.port) as listener:
         logs.configure(arguments.log_level.upper())
         if arguments.log_level != "debug":
             logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
-        warn_if_open(listener, access)
+        access = access_through(listener, keys, arguments.allowed_origins)
 
         import uvloop
 
@@ -69,23 +70,26 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _access(arguments: argparse.Namespace) -> Access:
-    from strata.server.app import Access
+def _api_keys(arguments: argparse.Namespace) -> ApiKeys | None:
     from strata.server.keys import ApiKeys
 
-    keys = None if arguments.api_key_file is None else ApiKeys(arguments.api_key_file)
-    return Access(keys, arguments.allowed_origins)
+    return None if arguments.api_key_file is None else ApiKeys(arguments.api_key_file)
 
 
-def warn_if_open(listener: socket.socket, access: Access) -> None:
-    """Log that the server is for everybody, where other machines reach it and no key is asked for."""
+def access_through(listener: socket.socket, api_keys: ApiKeys | None, allowed_origins: tuple[str, ...]) -> Access:
+    """Who may use a server that listens there. Logs that it is for everybody, where other machines reach it and no key
+    is asked for."""
+    from strata.server.app import Access
+
     host, port = listener.getsockname()[:2]
-    if access.api_keys is None and not ipaddress.ip_address(host).is_loopback:
+    is_local = ipaddress.ip_address(host).is_loopback
+    if api_keys is None and not is_local:
         logger.warning(
             "whoever reaches port %d on %s may use the model; --api-key-file FILE lets in only who has a key",
             port,
             host,
         )
+    return Access(api_keys, allowed_origins, is_local)
 
 
 async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket, access: Access) -> None:

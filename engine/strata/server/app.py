@@ -32,6 +32,9 @@ class Access:
 
     api_keys: ApiKeys | None = None
     allowed_origins: tuple[str, ...] = ()
+    # Only this machine reaches the server: then the name of another host that leads here was pointed here for that by a
+    # page (DNS rebinding).
+    is_local: bool = False
 
 
 EVERYBODY = Access()
@@ -61,7 +64,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     app.add_middleware(HeadAsGet)
     if access.api_keys is not None:
         app.add_middleware(RequireKey, keys=access.api_keys)
-    app.add_middleware(AllowOrigins, origins=access.allowed_origins)
+    app.add_middleware(AllowOrigins, origins=access.allowed_origins, is_local=access.is_local)
     app.add_middleware(AccessLog)
     for add_routes in (add_generation, add_tokens, add_models, add_status, add_probes):
         add_routes(app, service)

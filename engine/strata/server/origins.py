@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,18 +22,20 @@ class AllowOrigins:
     """Tells browsers that pages of ``origins`` may read the answers; refuses requests of other pages with 403.
 
     That they cannot read an answer is not enough: it would be generated all the same. Requests without an ``Origin``
-    come from no page, and pass; so do those of pages that came from this server. ``*`` allows every origin.
+    come from no page, and pass; so do those of pages that came from this server, which with ``is_local`` is called
+    localhost or by an address. ``*`` allows every origin.
     """
 
-    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, origins: Collection[str], is_local: bool) -> None:
         self._app = app
         self._origins = frozenset(origins)
+        self._is_local = is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, answer a browser's question, or refuse."""
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
         origin = headers.get("origin")
-        if origin is None or _is_own(origin, headers.get("host", "")):
+        if origin is None or self._is_own(origin, headers.get("host", "").lower()):
             await self._app(scope, receive, send)
             return
         if self._origins.isdisjoint({origin, ANY_ORIGIN}):
@@ -56,7 +60,16 @@ class AllowOrigins:
 
         await self._app(scope, receive, send_allowed)
 
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether a page came from the host that it asks. The scheme may differ: a proxy may have taken TLS off."""
+        return origin.partition("://")[2].lower() == host != "" and (not self._is_local or _cannot_be_rebound(host))
 
-def _is_own(origin: str, host: str) -> bool:
-    """Whether a page came from the host that it asks. The scheme may differ: a proxy may have taken TLS off."""
-    return origin.partition("://")[2].lower() == host.lower() != ""
+
+def _cannot_be_rebound(host: str) -> bool:
+    """Whether no name server has a say in where this leads: localhost, or an address."""
+    name = re.sub(r":\d*$", "", host)
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    return True
