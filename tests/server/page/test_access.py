@@ -71,6 +71,24 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(
         assert page.evaluate("sessionStorage.length") == 0
 
 
+# --- proxies
+
+
+def test_it_works_under_any_path(live: MakeLive, open_page: Open) -> None:
+    running = live("fine")
+    page = open_page(running)
+
+    def serve_under(route: Route) -> None:
+        route.fulfill(response=route.fetch(url=route.request.url.replace("/some/path", "")))
+
+    page.route("**/*", lambda route: serve_under(route) if "/some/path/" in route.request.url else route.abort())
+    page.goto(f"{running.url}/some/path/")
+    expect(page.locator("#state")).to_have_text("ready")
+    ask(page, "hi")
+    done(page)
+    expect(answer(page).locator(".text").last).to_have_text("fine")
+
+
 # --- scripts
 
 

@@ -72,7 +72,7 @@ def test_stopping_ends_the_generation(live: MakeLive, open_page: Open, way: str)
         page.keyboard.press("Escape")
     running.wait_until(lambda engine: bool(engine.aborted))
     assert running.engine.num_open == 0
-    expect(answer(page).locator(".problem")).to_have_text("Stopped.")
+    expect(answer(page).locator(".note")).to_have_text("Stopped.")
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
 
 

@@ -49,11 +49,11 @@ export class Turn {
     if (follow) log.scrollTop = log.scrollHeight;
   }
 
-  // Ends the answer with a line below it; returns what there is to say of it.
-  end(problem = "") {
+  // Ends the answer with a line below it, which it returns: what went wrong, that it was stopped, or what it took.
+  end({ problem = "", stopped = false } = {}) {
     cancelAnimationFrame(this.frame);
     for (const warning of this.warnings ?? []) this.element.append(make("p", "note", `Warning: ${warning}`));
-    const said = problem || this.facts();
+    const said = problem || (stopped ? "Stopped." : this.facts());
     this.element.append(make("p", problem ? "problem" : "note", said));
     this.element.setAttribute("aria-busy", "false");
     this.draw();

@@ -45,17 +45,19 @@ export class Chat {
     const turn = new Turn(this.log, question, element("model").value || "Model");
     this.log.scrollTop = this.log.scrollHeight;
     let problem = "";
+    let stopped = false;
     try {
       for await (const chunk of this.api.chat(this.body(question), running.signal)) turn.add(chunk);
     } catch (error) {
-      problem = running.signal.aborted ? "Stopped." : error.message;
+      stopped = running.signal.aborted;
+      problem = stopped ? "" : error.message;
     }
     if (this.running !== running) return; // another conversation has begun
     this.running = null;
     this.showRunning();
     if (turn.text) this.turns.push(turn);
-    else if (problem && !this.prompt.value) this.prompt.value = question; // to be sent again
-    element("announcement").textContent = turn.end(problem);
+    else if ((problem || stopped) && !this.prompt.value) this.prompt.value = question; // to be sent again
+    element("announcement").textContent = turn.end({ problem, stopped });
   }
 
   stop() {
