@@ -15,7 +15,7 @@ from tests.server.page.conftest import Open
 from tests.server.test_metrics import EXPERTS, BusyEngine
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 MakeLive = Callable[..., Live]
 
@@ -127,9 +127,11 @@ def test_a_server_that_is_gone_and_comes_back_is_noticed(live: MakeLive, open_pa
 
 def test_nobody_is_asked_while_nobody_looks(live: MakeLive, open_page: Open) -> None:
     asked: list[str] = []
+    held: list[Route] = []
 
     def prepare(page: Page) -> None:
-        page.clock.install()
+        page.clock.install(time=0)
+        page.clock.pause_at(1)  # from here on it moves when the test says so
         page.add_init_script(
             "window.away = false; Object.defineProperty(document, 'hidden', {get: () => window.away});"
             "window.look = looks => { window.away = !looks; document.dispatchEvent(new Event('visibilitychange')) }"
@@ -139,12 +141,23 @@ def test_nobody_is_asked_while_nobody_looks(live: MakeLive, open_page: Open) -> 
     expect(page.locator("#state")).to_have_text("ready")
     with page.expect_response("**/v1/status"):
         page.clock.run_for(1000)
-    page.evaluate("look(false)")
     page.on("request", lambda request: asked.append(request.url))
-    page.clock.run_for(30_000)
-    assert asked == []
+
+    def nobody_looks() -> None:
+        page.evaluate("() => fetch('health').then((response) => response.text())")  # by now the last one is shown
+        page.clock.run_for(30_000)
+
+    page.evaluate("look(false)")
+    nobody_looks()
+    assert [url for url in asked if "status" in url] == []
     with page.expect_request("**/v1/status"):
+        page.route("**/v1/status", lambda route: held.append(route))
         page.evaluate("look(true)")
+    page.evaluate("look(false)")  # while that one is under way
+    with page.expect_response("**/v1/status"):
+        held.pop().continue_()
+    nobody_looks()
+    assert len([url for url in asked if "status" in url]) == 1
 
 
 def test_rates_are_of_what_was_added_and_start_anew_with_the_server(live: MakeLive, open_page: Open) -> None:
