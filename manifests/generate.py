@@ -20,7 +20,7 @@ from manifests import reference, schema, values
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART, MODEL_CHART = ROOT / "charts" / "strata", ROOT / "charts" / "strata-model"
-NAMESPACE = "strata-system"
+NAMESPACE, MODELS_NAMESPACE = "strata-system", "models"
 AGENT = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding", "daemonset")
 _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
 
@@ -28,18 +28,23 @@ _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
 def rendered(helm: str) -> dict[Path, str]:
     """What every generated file should hold."""
     files = {ROOT / "manifests" / "crds" / crd.name: crd.read_text() for crd in sorted((CHART / "crds").glob("*.yaml"))}
-    command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE, "--no-hooks"]
-    objects = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    agent = [f"--show-only=templates/agent-{name}.yaml" for name in AGENT]
-    command += ["--set", "agent.enabled=true", *agent]
-    agents = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    agents = [f"--show-only=templates/agent-{name}.yaml" for name in AGENT]
     namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
+    for name, text in {
+        "install/strata.yaml": namespace + _template(helm),
+        "overlays/namespaced/strata.yaml": namespace + _template(helm, f"--set=watchNamespaces={{{MODELS_NAMESPACE}}}"),
+        "agent/strata-agent.yaml": _template(helm, "--set=agent.enabled=true", *agents),
+    }.items():
+        files[ROOT / "manifests" / name] = _HEAD + text
     files |= values.generated(CHART)
     files |= values.generated(MODEL_CHART, spec=schema.json_schema(reference.spec()))
     files[reference.DOCUMENT] = reference.with_reference(reference.DOCUMENT.read_text())
-    files[ROOT / "manifests" / "install" / "strata.yaml"] = _HEAD + namespace + objects
-    files[ROOT / "manifests" / "agent" / "strata-agent.yaml"] = _HEAD + agents
     return files
+
+
+def _template(helm: str, *options: str) -> str:
+    command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE, "--no-hooks", *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def find_helm() -> str:

@@ -65,7 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
     "environment": {"extraEnv": ENV, **VOLUMES, "agent": {"enabled": True}},
     "openshift": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None}},
     "monitored": {
-        "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True, "models": True, "interval": "30s", "labels": {"release": "prometheus"}},
         "agent": {"enabled": True, "podMonitor": True},
     },
     "rules": {"rules": {"enabled": True, "runbookUrl": "https://runbooks/", "labels": {"release": "prometheus"}}},

@@ -12,7 +12,9 @@ from strata_operator.api.names import MODEL_LABEL
 from strata_operator.chart.main import parser as chart_parser
 from strata_operator.main import leases_of, parser
 from strata_operator.render.arguments import PORT
+from strata_operator.render.monitor import monitor
 from tests.operator.chart.helm import Helm, Objects, by_name
+from tests.operator.samples import model
 
 
 def pod(objects: Objects) -> dict[str, Any]:
@@ -214,3 +216,17 @@ def test_notes_have_the_next_commands(helm: Helm, values: dict[str, Any], comman
     notes = done.stdout.partition("NOTES:\n")[2]
     assert [command for command in commands if command not in notes] == []
     assert "kubectl delete crd stratamodels.strata.ai stratanodes.strata.ai" in notes
+
+
+def test_one_monitor_finds_the_pods_of_all_models_as_the_operator_s_find_each(helm: Helm) -> None:
+    spec = helm.objects("podMonitor.models=true")["PodMonitor", "strata-models"]["spec"]
+    each = monitor(model())["spec"]
+    assert spec["selector"]["matchLabels"].items() < each["selector"]["matchLabels"].items()
+    assert MODEL_LABEL in each["selector"]["matchLabels"]
+    assert spec["selector"]["matchExpressions"] == [{"key": MODEL_LABEL, "operator": "Exists"}]
+    (ours,), (theirs,) = spec["podMetricsEndpoints"], each["podMetricsEndpoints"]
+    assert (ours["port"], ours["path"]) == (theirs["port"], theirs["path"])
+    assert [one["targetLabel"] for one in ours["relabelings"]] == [one["targetLabel"] for one in theirs["relabelings"]]
+    assert spec["namespaceSelector"] == {"any": True}
+    some = helm.objects("podMonitor.models=true", "watchNamespaces={a,b}")
+    assert some["PodMonitor", "strata-models"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}

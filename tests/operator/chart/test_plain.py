@@ -17,6 +17,7 @@ from tests.operator.chart.helm import Objects, by_name
 from tests.operator.samples import gpu, node_object
 
 MANIFESTS = ROOT / "manifests"
+OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 
 
 def built(folder: str) -> Objects:
@@ -45,7 +46,7 @@ def test_the_base_is_definitions_and_operator() -> None:
     assert built("agent") == by_name((MANIFESTS / "agent" / "strata-agent.yaml").read_text())
 
 
-@pytest.mark.parametrize("overlay", ["registry", "gpu-nodes"])
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_names_every_image_anew(overlay: str) -> None:
     names = {"operator": "OPERATOR_TAG", "engine": "ENGINE_TAG"}
     assert images(built(f"overlays/{overlay}")) == {
@@ -60,8 +61,12 @@ def test_an_overlay_with_agents_has_them_on_its_nodes() -> None:
     assert spec["nodeSelector"] == {"gpu.example.com/present": "true"}
 
 
-def test_every_overlay_is_tested() -> None:
-    assert {path.name for path in (MANIFESTS / "overlays").iterdir()} == {"registry", "gpu-nodes"}
+def test_an_overlay_for_one_namespace_has_its_rights_there() -> None:
+    objects = built("overlays/namespaced")
+    assert objects["Role", "strata"]["metadata"]["namespace"] == "models"
+    (container,) = objects["Deployment", "strata"]["spec"]["template"]["spec"]["containers"]
+    assert "--namespaces=models" in container["args"]
+    assert [rule["resources"] for rule in objects["ClusterRole", "strata"]["rules"]] == [["stratanodes"], ["nodes"]]
 
 
 @pytest.mark.parametrize(
