@@ -257,8 +257,23 @@ def test_the_numbers_begin_again_where_slots_are_not_in_turn(pool: ExpertPool, l
         assert_right(sender, each)
 
 
+def test_a_card_that_is_busy_for_longer_than_a_job_may_take_is_waited_for(layers: Layers) -> None:
+    """What was given to it before its requests were announced comes first: a prompt's chunk over a slow link."""
+    with make_pool(timeout_seconds=0.05) as pool:
+        layers.give(pool)
+        sender = Sender(pool, depth=2)
+        pool.expect(2)
+        announced = time.monotonic()
+        for late in (0.4, 0.8):
+            wait_for(lambda late=late: time.monotonic() > announced + late)  # type: ignore[misc]
+            asked = ask(sender, layers, COMPUTE, 0, 1)
+            wait_for(lambda asked=asked: sender.answered(asked.number))  # type: ignore[misc]
+            assert_right(sender, asked)
+        pool.check()
+
+
 def test_the_watchdog_answers_all_that_is_under_way(layers: Layers) -> None:
-    with make_pool(timeout_seconds=0.1) as pool:
+    with make_pool(timeout_seconds=0.1, patience_seconds=0.1) as pool:
         layers.give(pool)
         sender = Sender(pool, depth=4)
         pool.expect(1)  # that never comes

@@ -286,7 +286,7 @@ def test_a_request_that_cannot_be_answered_does_not_keep_the_gpu_waiting(
 
 def test_a_request_that_never_comes_is_an_error() -> None:
     job = Job()
-    with ExpertPool(LAYOUT, pool_options(timeout_seconds=0.05)) as pool:
+    with ExpertPool(LAYOUT, pool_options(timeout_seconds=0.02, patience_seconds=0.05)) as pool:
         Layers().give(pool)
         pool.attach(job.address, job.layout, job)
         pool.expect(1)

@@ -12,7 +12,7 @@ from strata.errors import HardwareError
 from strata.native.layout import FORMATS, TileLayout
 
 PATH = Path(__file__).parent / "libstrata.so"
-_INTERFACE = 8  # of src/api.cpp
+_INTERFACE = 9  # of src/api.cpp
 
 VARIANTS = ("scalar", "avx2", "avx512", "avx512_vnni")  # slowest first, in the order of the library's numbers
 GATINGS = ("silu", "clamped_swiglu")
@@ -46,6 +46,7 @@ class PoolArguments(ctypes.Structure):
         ("top_k", c_int64),
         ("prefetch_bytes", c_int64),
         ("timeout_ns", c_int64),
+        ("patience_ns", c_int64),
         ("spin_ns", c_int64),
     ]
 

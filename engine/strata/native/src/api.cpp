@@ -26,7 +26,7 @@ struct PoolArguments {
   int32_t gating;
   float limit;
   int32_t digits, number, variant, num_cores, num_nodes;
-  int64_t max_tokens, top_k, prefetch_bytes, timeout_ns, spin_ns;
+  int64_t max_tokens, top_k, prefetch_bytes, timeout_ns, patience_ns, spin_ns;
 };
 
 struct RingArguments {
@@ -78,7 +78,7 @@ class Reading : public Work {
 }  // namespace
 
 // Raised with every change of this interface: a library of another build is refused.
-EXPORT int32_t strata_interface() { return 8; }
+EXPORT int32_t strata_interface() { return 9; }
 
 // Bit v is set where variant v runs here.
 EXPORT int32_t strata_variants() {
@@ -115,7 +115,8 @@ EXPORT Handle* strata_pool_open(const PoolArguments* given, const int32_t* cores
   }
   try {
     const int32_t count = given->num_cores;
-    Pool* pool = Pool::start({cores, cores + count}, {nodes, nodes + count}, given->timeout_ns, given->spin_ns, *error);
+    const Pool::Times times{given->timeout_ns, given->patience_ns, given->spin_ns};
+    Pool* pool = Pool::start({cores, cores + count}, {nodes, nodes + count}, times, *error);
     if (!pool) return nullptr;
     std::unique_ptr<Handle> handle(new Handle{pool, nullptr, nullptr, kernels, size_t(given->num_nodes)});
     try {

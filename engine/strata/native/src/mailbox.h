@@ -85,6 +85,12 @@ class Mailbox : public Source, public Work {
     return read(phases);
   }
 
+  int64_t untaken() const override {
+    const uint32_t number = next_.load(std::memory_order_relaxed);
+    if (routed_.load(std::memory_order_relaxed)) return number - 1;
+    return int32_t(header(number).request.load(std::memory_order_relaxed) - number) >= 0 ? int64_t(number) : -1;
+  }
+
   bool refuse() override {
     bool any = false;
     if (routed_.exchange(false, std::memory_order_acquire)) {

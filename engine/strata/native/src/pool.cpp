@@ -28,9 +28,8 @@ void Pool::relax() {
 
 void Pool::yield() { sched_yield(); }
 
-Pool* Pool::start(const std::vector<int>& cores, const std::vector<int>& nodes, int64_t timeout, int64_t spin,
-                  int& errno_) {
-  std::unique_ptr<Pool> pool(new Pool(nodes.empty() ? 0 : size_t(*std::max_element(nodes.begin(), nodes.end()) + 1), timeout, spin));
+Pool* Pool::start(const std::vector<int>& cores, const std::vector<int>& nodes, const Times& times, int& errno_) {
+  std::unique_ptr<Pool> pool(new Pool(nodes.empty() ? 0 : size_t(*std::max_element(nodes.begin(), nodes.end()) + 1), times));
   bool started = true;
   for (const int node : nodes) ++pool->nodes_[node].size;
   for (size_t i = 0; i < cores.size() && started; ++i) {
@@ -210,7 +209,7 @@ bool Pool::idle(Worker& me) {
     const uint64_t seen = nodes_[me.node].ticket.load(std::memory_order_seq_cst);
     return (seen & UNIT_MASK) < (seen >> UNIT_BITS & UNIT_MASK) && !failed();
   };
-  int64_t spin_until = now() + spin_;
+  int64_t spin_until = now() + times_.spin;
   for (uint32_t spins = 1;; ++spins) {
     if (stop_.load(std::memory_order_acquire)) return false;
     if (has_units() || poll(me)) return true;
@@ -225,7 +224,7 @@ bool Pool::idle(Worker& me) {
       wait_while(call_, call);
     }
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    spin_until = now() + spin_;
+    spin_until = now() + times_.spin;
   }
 }
 
@@ -242,10 +241,11 @@ void Pool::fail(bool active) {
 }
 
 void Pool::watch() {
+  int64_t lying = -1, lying_since = 0;  // the request that nobody takes, and the first look at it
   while (!stop_.load(std::memory_order_acquire)) {
     Source* source = source_.load(std::memory_order_acquire);
     const bool refusing = failed() && source;
-    wait_while(stop_, 0, refusing ? REFUSE_NANOSECONDS : timeout_ / 4 + 1);
+    wait_while(stop_, 0, refusing ? REFUSE_NANOSECONDS : times_.timeout / 4 + 1);
     if (stop_.load(std::memory_order_acquire)) return;
     if (failed()) {
       // What a recorded graph still asks for must be answered, or the GPU never ends its step.
@@ -254,7 +254,13 @@ void Pool::watch() {
     }
     const bool active = job_.load(std::memory_order_acquire) != Job::NONE;
     if (!active && !expects()) continue;
-    if (now() - since_.load(std::memory_order_relaxed) > timeout_) fail(active);
+    const int64_t time = now(), waited = time - since_.load(std::memory_order_relaxed);
+    const int64_t untaken = active ? -1 : source_.load(std::memory_order_acquire)->untaken();
+    if (untaken != lying) lying_since = time;
+    lying = untaken;
+    if (active ? waited > times_.timeout : untaken >= 0 ? time - lying_since > times_.timeout : waited > times_.patience) {
+      fail(active);
+    }
   }
 }
 

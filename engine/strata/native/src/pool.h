@@ -6,8 +6,9 @@
 // Units are taken with one compare-and-swap of a ticket that holds the job's number, its units and the next of them; a
 // worker that comes late finds nothing left and disturbs nothing. Many neighbours at a time are taken at first, so that
 // memory is read as long streams, and single ones at the end of each phase, so that all end together. Idle workers spin for a moment (and while requests
-// through a mailbox are expected), then sleep in the kernel. A watchdog of its own ends a job that takes too long: then
-// the pool has failed for good, its waiters are told, and whoever asks later is refused: nothing waits for ever.
+// through a mailbox are expected), then sleep in the kernel. A watchdog of its own ends a job that takes too long, or is
+// not taken, and the wait for one that does not come: then the pool has failed for good, its waiters are told, and whoever
+// asks later is refused: nothing waits for ever.
 #pragma once
 
 #include <pthread.h>
@@ -55,6 +56,8 @@ class Source {
   // and needs none. `requests`: how many of the expected ones that were. Asked by one worker, never while a job runs or
   // ends.
   virtual Taken take(Work*& work, NodePhases& phases, int32_t& requests) = 0;
+  // Number of the request that waits to be taken, or to be gone on with; -1 where none does. Asked by any thread.
+  virtual int64_t untaken() const = 0;
   // Answers the requests that wait with a failure; whether there were any. For a pool that has failed.
   virtual bool refuse() = 0;
 };
@@ -65,9 +68,15 @@ class Pool {
  public:
   static constexpr uint32_t MAX_UNITS = (1u << 20) - 1;
 
-  // One worker on each of `cores`, whose `nodes` count from 0 without a gap. `timeout` and `spin` in nanoseconds: what a job may take, and how long an idle worker
-  // spins. Null where a thread cannot be started or bound; `errno_` says why.
-  static Pool* start(const std::vector<int>& cores, const std::vector<int>& nodes, int64_t timeout, int64_t spin, int& errno_);
+  // In nanoseconds: what a job may take, how long a request that is expected may not come, and how long an idle worker
+  // spins.
+  struct Times {
+    int64_t timeout, patience, spin;
+  };
+
+  // One worker on each of `cores`, whose `nodes` count from 0 without a gap. Null where a thread cannot be started or
+  // bound; `errno_` says why.
+  static Pool* start(const std::vector<int>& cores, const std::vector<int>& nodes, const Times& times, int& errno_);
 
   // Ends the workers; false where one does not end: then everything it may use has to stay.
   bool stop();
@@ -118,7 +127,7 @@ class Pool {
     std::atomic<bool> busy{false};
   };
 
-  Pool(size_t num_nodes, int64_t timeout, int64_t spin) : num_nodes_(num_nodes), timeout_(timeout), spin_(spin) {}
+  Pool(size_t num_nodes, const Times& times) : num_nodes_(num_nodes), times_(times) {}
   static void relax();
   static void yield();
   static void* enter_worker(void* worker);
@@ -136,7 +145,7 @@ class Pool {
   bool start_thread(pthread_t& thread, void* (*enter)(void*), void* argument, int core, const char* name, int& errno_);
 
   const size_t num_nodes_;
-  const int64_t timeout_, spin_;
+  const Times times_;
   std::vector<std::unique_ptr<Worker>> workers_;
   pthread_t watchdog_{};
   bool watched_ = false;
