@@ -12,9 +12,10 @@ TEXT ?= tests/data/alice.txt
 # Two files at a time, since many tests wait for a process or a server. Those on a cluster share one, and its machine.
 # Tests start many interpreters, which without compiled files would each compile all they import.
 unexport PYTHONDONTWRITEBYTECODE
-UNIT := $(BIN)/pytest -m "not cluster" -n 2 --dist loadfile --no-loadscope-reorder
+UNIT := $(BIN)/pytest -m "not cluster and not real" -n 2 --dist loadfile --no-loadscope-reorder
+REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
 
-.PHONY: help demo demo-down test lint unit cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
+.PHONY: help demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
   pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
@@ -26,8 +27,8 @@ demo: packages clients ## a model served on Kubernetes, from nothing to a chat a
 demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
-test: packages prometheus browser venv lint parts images ## everything: lint, types, contracts, unit tests, cluster tests
-	@$(UNIT); code=$$?; $(BIN)/pytest -m cluster && exit $$code
+test: packages prometheus browser venv lint parts images ## everything: lint, types, contracts, all tests
+	@$(UNIT); unit=$$?; $(REAL); real=$$?; $(BIN)/pytest -m cluster && exit $$((unit | real))
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -35,8 +36,11 @@ lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: prometheus venv ## the unit tests alone: no cluster, no root
+unit: venv ## the unit tests alone: no cluster, no root
 	@$(UNIT)
+
+real-test: packages prometheus browser venv ## the tests with a real browser and a real Prometheus alone
+	@$(REAL)
 
 cluster-test: packages venv parts images ## the tests on a real cluster alone
 	@$(BIN)/pytest -m cluster

@@ -12,6 +12,8 @@ from tests.dashboards.scene import Prometheus, scene
 from tests.environment import find_prometheus
 from tests.operator.live.harness import eventually
 
+pytestmark = pytest.mark.real
+
 QUERIES = {query.expr: query for one in EVERY for _, query in one.queries()}
 ANSWERED = [expr for expr, query in QUERIES.items() if not query.needs]
 OTHERS = [expr for expr, query in QUERIES.items() if query.needs]

@@ -189,6 +189,7 @@ CASES = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("alert", "minute", "firing", "silent"), CASES, ids=[case[0] for case in CASES])
 def test_an_alert_fires_and_is_silent(
     alert: str, minute: int, firing: list[Series], silent: list[Series], check: Any

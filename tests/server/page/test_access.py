@@ -20,6 +20,8 @@ from tests.server.test_metrics import EXPERTS
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
+pytestmark = pytest.mark.real
+
 MakeLive = Callable[..., Live]
 Scheme = Literal["light", "dark"]
 SCRIPT = (Path(__file__).parent / "audit.js").read_text("utf-8")

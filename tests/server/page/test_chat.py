@@ -17,6 +17,8 @@ from tests.server.page.conftest import Open
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+pytestmark = pytest.mark.real
+
 MakeLive = Callable[..., Live]
 
 

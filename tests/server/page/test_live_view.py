@@ -17,6 +17,8 @@ from tests.server.test_metrics import EXPERTS, BusyEngine
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
+pytestmark = pytest.mark.real
+
 MakeLive = Callable[..., Live]
 
 
