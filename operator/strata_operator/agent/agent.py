@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from strata_operator.agent import hugepages, report
+from strata_operator.agent.calibration import Calibrator
 from strata_operator.agent.errors import HardwareError
 from strata_operator.agent.governor import Governor, degrees_too_hot
-from strata_operator.agent.hardware import Card, Gpus, Host, Xid
-from strata_operator.agent.health import LOADED_PERCENT, CardHealth, Health, step
+from strata_operator.agent.hardware import Gpus, Host, Xid
+from strata_operator.agent.health import CardHealth, Health, step
 from strata_operator.agent.hugepages import Reserver
 from strata_operator.agent.mirror import Mirror
 from strata_operator.agent.observe import Observation, observe
@@ -31,8 +31,6 @@ from strata_operator.api.event import Event
 from strata_operator.api.node import (
     FORGET_FAULTS_ANNOTATION,
     PAGE_BYTES,
-    Calibration,
-    HostToDevice,
     NodeSpec,
     NodeStatus,
     Originals,
@@ -42,7 +40,6 @@ from strata_operator.api.quantity import parse_quantity
 
 log = logging.getLogger(__name__)
 
-USED_SHARE = 0.05  # of a card's memory; a desktop takes less, a model more
 MOST_EVENTS = 100  # that wait while the API server is away; the oldest are dropped
 
 
@@ -73,13 +70,13 @@ class Agent:
         self._wall = wall
         self._tuner = Tuner(gpus)
         self._reserver = Reserver(host, monotonic)
+        self._calibrator = Calibrator(gpus, host)
         self._governors: dict[str, Governor] = {}
         self._health = Health()
         self._status: NodeStatus | None = None  # None until the StrataNode was seen
         self._conditions: tuple[Mapping[str, Any], ...] = ()
         self._outbox: list[Event] = []
         self._untold_xids: tuple[Xid, ...] = ()
-        self._unmeasurable: set[str] = set()  # by this process
         self.snapshot = Snapshot()
 
     @property
@@ -100,7 +97,7 @@ class Agent:
             # Without the StrataNode nobody knows what is wanted, or could write down what was.
             self.snapshot = Snapshot(Turn(0, None, seen, self._health))
             return
-        self._status = self._calibrated(self._status, seen)
+        self._status = replace(self._status, calibration=self._calibrator.turn(self._status.calibration, seen))
         turn = self._tune(obj, seen)
         is_connected = self._tell(obj, turn)
         self.snapshot = Snapshot(turn, is_connected)
@@ -156,35 +153,6 @@ class Agent:
         self._health = replace(self._health, faults=(), trouble=None)
         if self._status is not None:
             self._status = replace(self._status, faults=(), gpus=())
-
-    def _calibrated(self, status: NodeStatus, seen: Observation) -> NodeStatus:
-        """Each measured once, and only while nobody works: a model would be slower meanwhile.
-
-        Of the cards one a turn, for a turn that takes long governs no temperature.
-        """
-        held = status.calibration or Calibration()
-        if any(_is_used(card, seen) for card in seen.cards) or not seen.cards:
-            return status
-        dram = held.dram_megabytes_per_second or self._measured("memory", self._host.dram_bandwidth)
-        copies = {one.uuid: one.megabytes_per_second for one in held.host_to_device}
-        unknown = {card.uuid for card in seen.cards} - set(copies) - self._unmeasurable
-        for uuid in sorted(unknown)[:1]:
-            measured = self._measured(uuid, partial(self._gpus.copy_bandwidth, uuid))
-            if measured is not None:
-                copies[uuid] = measured
-        made = Calibration(dram, tuple(HostToDevice(uuid, copies[uuid]) for uuid in sorted(copies)))
-        return replace(status, calibration=made if made != Calibration() else None)
-
-    def _measured(self, what: str, measure: Callable[[], int]) -> int | None:
-        """None where it fails, and has failed in this process before."""
-        if what in self._unmeasurable:
-            return None
-        try:
-            return measure()
-        except HardwareError as error:
-            log.warning("%s", error)
-            self._unmeasurable.add(what)
-            return None
 
     # -- change -------------------------------------------------------------------------------------------------------
 
@@ -327,12 +295,3 @@ class Agent:
             log.warning("not told yet: %s", error)
             return False
         return True
-
-
-def _is_used(card: Card, seen: Observation) -> bool:
-    """Whether somebody computes there or holds memory; a card that cannot be read counts as used."""
-    reading = seen.readings.get(card.uuid)
-    if reading is None:
-        return True
-    is_busy = (reading.utilization_percent or 0) >= LOADED_PERCENT
-    return is_busy or (reading.vram_used_bytes or 0) > USED_SHARE * card.vram_bytes
