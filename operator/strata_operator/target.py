@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from strata_operator import cached, preflight, rollout
+from strata_operator.api.child import engine_image
 from strata_operator.api.conditions import UNSCHEDULABLE, Trouble
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
@@ -76,11 +77,12 @@ def _goal(
     memory, look_again = rollout.after_look(Memory.of(status), revision, model.generation, trouble, status, now)
     if memory.failure is not None:
         before = _before(model, memory, render)
-        if before is not None:
-            desired = render(before, False)
+        desired = newest if before is None else render(before, False)
+        if before is not None and revision_of(desired["Deployment"]) != revision:
             goal = Target(before, desired, revision_of(desired["Deployment"]), None, memory)
             return _with_strategy(goal, observed, fit, render)
-        memory = replace(memory, failure=None)  # there is nothing to go back to
+        # There is nothing to go back to. What served may be this very spec, of an operator that had another image.
+        memory = replace(memory, failure=None)
     goal = Target(model, newest, revision, hold, memory, look_again)
     goal = _with_strategy(_after_preflight(goal, observed, fit, render), observed, fit, render)
     pause = rollout.respite(observed.pods, revision, now)
@@ -100,12 +102,19 @@ def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Ren
     if node is None or goal.memory.passed == goal.revision:
         return goal
     before = _before(goal.model, goal.memory, render)
-    if before is not None and preflight.brings_nothing(goal.model, before):
+    if before is not None and preflight.brings_nothing(goal.model, before) and _has_live_image(goal, observed):
         return goal
     found = preflight.look(observed.preflight, goal.revision, node)
     if found.state == "passed":
         return replace(goal, memory=replace(goal.memory, passed=goal.revision))
     return replace(goal, hold=preflight.hold(found, node), preflight_node=node if found.state == "absent" else None)
+
+
+def _has_live_image(goal: Target, observed: Observed) -> bool:
+    """Whether the pods run the goal's image already: that of specs which name none comes with the operator."""
+    deployment = observed.children.get("Deployment")
+    live = deployment.rollout if deployment is not None else None
+    return live is None or live.image == engine_image(goal.desired["Deployment"]["spec"]["template"]["spec"])
 
 
 def _live_revision(observed: Observed) -> str | None:

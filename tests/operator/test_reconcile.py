@@ -921,6 +921,60 @@ def one_card_world() -> World:
     return world
 
 
+def upgrade(world: World, engine_image: str) -> None:
+    """Another operator takes over, whose models run another image."""
+    world.reconcile = Reconciler(
+        cast("Client", world.client),
+        world.cache,
+        world.nodes,
+        engine_image=engine_image,
+        has_monitors=lambda: False,
+        look=lambda pod: pod,
+    )
+
+
+def test_an_image_that_comes_with_another_operator_is_pulled_before_a_pod_stops() -> None:
+    world = World(**GPU)
+    world.nodes.put("StrataNode", node_object("node-1"))
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    before = world.client.objects["Deployment", *KEY]["spec"]
+    upgrade(world, "engine:2")
+    assert world.run() == Result("changed", again_in=PREFLIGHT_SECONDS)
+    assert world.client.objects["Deployment", *KEY]["spec"] == before
+    assert world.condition("Progressing")["reason"] == "Preflight"
+    (job,) = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "engine:2"
+    trial(world, 30, "Succeeded")
+    world.run()
+    after = world.client.objects["Deployment", *KEY]["spec"]
+    assert after["template"]["spec"]["containers"][0]["image"] == "engine:2"
+
+
+def test_nothing_is_put_back_of_an_image_that_came_with_another_operator() -> None:
+    world = World()
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    upgrade(world, "engine:2")
+    world.run()
+    ended = {"terminated": {"exitCode": 2, "message": "no such option"}}
+    for turn in range(3):
+        world.put_pod(name="m-2", version=100 + turn, containerStatuses=container(state=ended))
+        world.run()
+        degraded = world.condition("Degraded")
+        assert (degraded["reason"], degraded["message"]) == ("EngineFailed", "no such option")
+        assert (world.condition("Progressing")["status"], world.condition("Progressing")["reason"]) == (
+            "False",
+            "EngineFailed",
+        )
+        world.now += timedelta(seconds=61)
+    assert "RolledBack" not in world.client.events()
+
+
 def trial(world: World, version: int, phase: str, **status: Any) -> None:
     """The pod of the newest Job."""
     *_, job = [obj for (kind, *_), obj in world.client.objects.items() if kind == "Job"]

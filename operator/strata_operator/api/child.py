@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_operator.api.conditions import having, shorten
-from strata_operator.api.names import FIELD_MANAGER, HASH_ANNOTATION, REVISION_ANNOTATION
+from strata_operator.api.names import ENGINE, FIELD_MANAGER, HASH_ANNOTATION, REVISION_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Rollout:
     paused: bool = False  # by somebody: pods of a new template are not started
     wanted: int = 0  # pods that it is told to have
     preferred: tuple[str, ...] = ()  # nodes, by their names
+    image: str = ""  # of the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def _is_ours(entry: Mapping[str, Any], operation: str) -> bool:
 
 def _rollout(obj: Mapping[str, Any]) -> Rollout:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    pod = (spec.get("template") or {}).get("spec") or {}
     failures = [one.get("message", "") for one in having(status.get("conditions"), "ReplicaFailure", "True")]
     return Rollout(
         generation=obj["metadata"].get("generation", 0),
@@ -95,8 +97,15 @@ def _rollout(obj: Mapping[str, Any]) -> Rollout:
         surge=bool(((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge")),
         paused=bool(spec.get("paused")),
         wanted=spec.get("replicas", 1),
-        preferred=_preferred((spec.get("template") or {}).get("spec") or {}),
+        preferred=_preferred(pod),
+        image=engine_image(pod),
     )
+
+
+def engine_image(pod: Mapping[str, Any]) -> str:
+    """Of a pod's spec; "" where it has no such container."""
+    images = (one.get("image") for one in pod.get("containers") or () if one.get("name") == ENGINE)
+    return next(images, None) or ""
 
 
 def _preferred(pod: Mapping[str, Any]) -> tuple[str, ...]:
