@@ -25,11 +25,11 @@ _NAMES = {"cpu": "CPUs", "pods": "pods", GPU_RESOURCE: "cards"}
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Of one resource: how much a pod needs, and how much of all that a node has is free."""
+    """Of one resource: how much a pod needs, and how much of all that a node has is free; None: nobody may see that."""
 
     resource: str
     needed: int
-    free: int
+    free: int | None
     total: int
 
     @property
@@ -37,12 +37,14 @@ class Lack:
         """For people; what is needed shows as more than what is free, however close they are."""
         name = _NAMES.get(self.resource, self.resource)
         needed = self._of(self.needed, round_up=True)
+        if self.free is None:
+            return f"{name}: {needed} needed, {self._of(self.total, round_down=True)} in all"
         return f"{name}: {needed} needed, {self._of(self.free, round_down=True)} of {self._of(self.total)} free"
 
     @property
     def share(self) -> float:
         """Of what is needed, that which is not there."""
-        return 1 - max(0, self.free) / self.needed
+        return 1 - max(0, self.total if self.free is None else self.free) / self.needed
 
     def _of(self, thousandths: int, **rounding: bool) -> str:
         thousandths = max(0, thousandths)
@@ -50,16 +52,18 @@ class Lack:
         return format_bytes(thousandths // 1000, **rounding) if is_bytes else f"{thousandths / 1000:.15g}"
 
 
-def obstacle(node: Object, pods: Iterable[Object], wanted: Object) -> str:
-    """In few words; "" for nothing. ``pods``: those on the Node, whoever's they are. ``wanted``: the pod's spec."""
-    short = (f"is short of {lack.words}" for lack in lacks(node, used(pods), wanted))
+def obstacle(node: Object, pods: Iterable[Object] | None, wanted: Object) -> str:
+    """In few words; "" for nothing. ``pods``: those on the Node, whoever's they are; None: nobody may see them.
+    ``wanted``: the pod's spec."""
+    held = None if pods is None else used(pods)
+    short = (f"is short of {lack.words}" for lack in lacks(node, held, wanted))
     return next(chain(_hindrances(node, wanted), short), "")
 
 
-def closest(nodes: Iterable[tuple[Object, Mapping[str, int]]], wanted: Object) -> str:
+def closest(nodes: Iterable[tuple[Object, Mapping[str, int] | None]], wanted: Object) -> str:
     """The node that comes closest to what such a pod needs, and what it lacks; "" where one lacks nothing.
 
-    ``nodes``: each with what its pods use.
+    ``nodes``: each with what its pods use; None: nobody may see that.
     """
     found = []
     for node, held in nodes:
@@ -75,16 +79,16 @@ def closest(nodes: Iterable[tuple[Object, Mapping[str, int]]], wanted: Object) -
     return f"node {name} comes closest: {words}"
 
 
-def lacks(node: Object, held: Mapping[str, int], wanted: Object) -> list[Lack]:
-    """What the node has too little of, cards first. ``held``: what its pods use."""
+def lacks(node: Object, held: Mapping[str, int] | None, wanted: Object) -> list[Lack]:
+    """What the node has too little of, cards first. ``held``: what its pods use; None: nobody may see that."""
     there = (node.get("status") or {}).get("allocatable") or {}
     found = []
     for resource, needed in sorted(asked(wanted).items(), key=lambda one: (one[0] != GPU_RESOURCE, one[0])):
         if resource in _OF_ANY_NODE and resource not in there:
             continue
         total = parse_thousandths(str(there.get(resource, 0)), resource)
-        free = total - held.get(resource, 0)
-        if free < needed:
+        free = None if held is None else total - held.get(resource, 0)
+        if (total if free is None else free) < needed:
             found.append(Lack(resource, needed, free, total))
     return found
 

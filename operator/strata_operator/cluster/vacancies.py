@@ -29,7 +29,7 @@ class Vacancies:
         self._clock = clock
         self._lock = threading.Lock()
         self._seen_at: float | None = None
-        self._nodes: list[tuple[Mapping[str, Any], Counter[str]]] = []  # with what their pods use
+        self._nodes: list[tuple[Mapping[str, Any], Counter[str] | None]] = []  # with what their pods use
         self._answers: dict[str, str] = {}  # many models ask for the same
 
     def closest(self, wanted: Mapping[str, Any]) -> str:
@@ -57,14 +57,14 @@ class Vacancies:
             log.warning("node %s cannot be looked at before a pod leaves another for it: %s", node, error)
             return ""
         try:
-            pods = list(self._client.list_all("Pod", None, fieldSelector=f"spec.nodeName={node}")[0])
+            pods = self._client.list_all("Pod", None, fieldSelector=f"spec.nodeName={node}")[0]
+            return obstacle(there, pods, wanted)
         except UnavailableError as error:
             if error.status != 403:  # who serves some namespaces alone does not see the others' pods
                 raise
-            pods = []
-        return obstacle(there, pods, wanted)
+            return obstacle(there, None, wanted)
 
-    def _look(self) -> list[tuple[Mapping[str, Any], Counter[str]]]:
+    def _look(self) -> list[tuple[Mapping[str, Any], Counter[str] | None]]:
         """Nothing where it fails: what the scheduler says is told all the same."""
         try:
             with self._client.listing:
@@ -73,10 +73,10 @@ class Vacancies:
         except ApiError as error:  # a list of many pages may grow too old, for one
             log.warning("which node comes closest to what a pod needs cannot be told: %s", error)
             return []
-        return [(node, held[node["metadata"]["name"]]) for node in nodes]
+        return [(node, None if held is None else held[node["metadata"]["name"]]) for node in nodes]
 
-    def _held(self) -> dict[str, Counter[str]]:
-        """What pods use of each node; nothing for who may not see them all, as one that serves some namespaces alone.
+    def _held(self) -> dict[str, Counter[str]] | None:
+        """What pods use of each node; None for who may not see them all, as one that serves some namespaces alone.
 
         Raises ApiError.
         """
@@ -88,6 +88,7 @@ class Vacancies:
         except UnavailableError as error:
             if error.status != 403:
                 raise
+            return None
         return held
 
 

@@ -60,7 +60,7 @@ def test_without_the_right_to_see_pods_a_node_counts_as_a_whole() -> None:
     place = Place()
     place.client.failing["list Pod"] = UnavailableError("cannot list pods", status=403)
     assert place.closest("2") == ""
-    assert place.closest("5") == "node n comes closest: CPUs: 5 needed, 4 of 4 free"
+    assert place.closest("5") == "node n comes closest: CPUs: 5 needed, 4 in all"
 
 
 @pytest.mark.parametrize("call", LOOK)
