@@ -1037,6 +1037,30 @@ def test_a_preflight_of_which_the_pod_is_refused_says_so_and_is_started_once() -
     assert started["count"] == 1
 
 
+def test_what_keeps_weights_from_another_node_is_not_why_a_preflight_failed() -> None:
+    spec = {**GPU, "rollout": {"strategy": "recreate"}, "cache": {"keepWarm": True}}
+    world = one_card_world()
+    world.model["spec"] = {**spec, "quantization": {"format": "int8"}}
+    world.change(generation=3)
+    world.run()
+    ended = {"terminated": {"exitCode": 2, "message": "the Hub has no such model"}}
+    trial(world, 30, "Failed", containerStatuses=container(state=ended))
+    world.nodes.put("StrataNode", node_object("node-2"))
+    world.run()
+    assert fetches(world) == ["node-1", "node-2"]
+    world.client.objects = {  # the first one is kept, and bothers nobody
+        key: obj
+        for key, obj in world.client.objects.items()
+        if key[0] != "Job" or obj["spec"]["template"]["metadata"]["annotations"]["strata.ai/node"] == "node-2"
+    }
+    refuse_pods(world)
+    world.now += timedelta(seconds=PREFLIGHT_SECONDS)
+    world.run()
+    assert "exceeded quota" in world.condition("Cached")["message"]
+    degraded = world.condition("Degraded")
+    assert (degraded["reason"], "the Hub has no such model" in degraded["message"]) == ("PreflightFailed", True)
+
+
 def test_a_preflight_that_fails_leaves_alone_what_serves() -> None:
     world = one_card_world()
     before = world.client.objects["Deployment", *KEY]["spec"]

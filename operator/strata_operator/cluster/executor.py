@@ -11,13 +11,13 @@ from strata_operator.api.child import Child
 from strata_operator.api.conditions import APPLY_REFUSED, Trouble, age, shorten
 from strata_operator.api.errors import ForeignObjectError, MissingError, RefusedError, UnavailableError
 from strata_operator.api.model import StrataModel
-from strata_operator.api.names import NODE_ANNOTATION
+from strata_operator.api.names import NODE_ANNOTATION, ROLE_LABEL
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.plan import Action, Plan
 from strata_operator.preflight import failed
-from strata_operator.render import JOB
+from strata_operator.render import JOB, PREFLIGHT_ROLE
 
 # Until the pod of a Job that was started shows.
 PREFLIGHT_SECONDS = 10.0
@@ -80,9 +80,10 @@ class Executor:
         trouble = self._why_no_pod(job)
         if trouble is None:
             return wanted
-        node = job["spec"]["template"]["metadata"]["annotations"][NODE_ANNOTATION]
-        held = failed(trouble) if wanted.held is not None else None
-        return replace(wanted, held=held, unfetched=(node, trouble))
+        pod = job["spec"]["template"]["metadata"]
+        is_waited_for = wanted.held is not None and pod["labels"][ROLE_LABEL] == PREFLIGHT_ROLE
+        held = failed(trouble) if is_waited_for else wanted.held
+        return replace(wanted, held=held, unfetched=(pod["annotations"][NODE_ANNOTATION], trouble))
 
     def _why_no_pod(self, job: Mapping[str, Any]) -> Trouble | None:
         """By the newest of the Job's events; None while a pod may come yet."""
