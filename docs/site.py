@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Pages of the site that lie outside of docs/, by their place in the repository.
 OUTSIDE = {
     "README.md": "index.md",
+    "README.zh-CN.md": "index.zh-CN.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "charts/strata/README.md": "chart.md",
