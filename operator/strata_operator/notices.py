@@ -61,7 +61,7 @@ def deeds(actions: Sequence[Action], previous: Status, generation: int) -> list[
     told = [_started(one.manifest["spec"]["template"]["metadata"]) for one in actions if one.kind == JOB]
     made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
     was_held = conditions.find(previous, FITS).get("status") == "False" and made == [HELD_KIND]
-    was_unwanted = bool(previous) and previous["observedGeneration"] != generation
+    was_unwanted = bool(previous) and previous.get("observedGeneration") != generation
     if made and (was_held or was_unwanted or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made and previous:

@@ -118,6 +118,23 @@ def test_from_nothing_to_ready_and_then_quiet() -> None:
     assert world.client.events() == ["Ready"]
 
 
+@pytest.mark.parametrize("field", ["observedGeneration", "conditions", "replicas", "plan", "rollout", "cache"])
+def test_a_field_of_the_status_that_somebody_takes_away_is_written_again(field: str) -> None:
+    world = World(**GPU)
+    world.nodes.put("StrataNode", node_object("node-1"))
+    world.run()
+    world.serve()
+    world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
+    world.run()
+    told = world.model["status"]
+    world.model["status"] = {name: value for name, value in told.items() if name != field}
+    world.change()
+    world.now += timedelta(minutes=1)
+    world.run()
+    assert set(world.model["status"]) == set(told)
+    assert world.condition("Ready")["status"] == "True"
+
+
 def test_a_model_that_is_not_ready_at_once_is_told_of_meanwhile() -> None:
     world = World()
     world.reconcile(KEY)
