@@ -27,7 +27,7 @@ demo: packages clients ## a model served on Kubernetes, from nothing to a chat a
 demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
-test: packages prometheus browser venv lint parts images ## everything: lint, types, contracts, all tests
+test: packages prometheus browser venv lint docs parts images ## everything: lint, types, contracts, all tests
 	@$(UNIT); unit=$$?; $(REAL); real=$$?; $(BIN)/pytest -m cluster && exit $$((unit | real))
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
