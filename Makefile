@@ -9,10 +9,11 @@ CLUSTER := $(PYTHON) -m tests.cluster
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
-# Two files at a time, since many tests wait for a process or a server. Those on a cluster share one, and its machine.
+# Three files at a time on two cores, since many tests wait for a process or a server. Those on a cluster share one, and
+# its machine.
 # Tests start many interpreters, which without compiled files would each compile all they import.
 unexport PYTHONDONTWRITEBYTECODE
-UNIT := $(BIN)/pytest -m "not cluster and not real" -n 2 --dist loadfile --no-loadscope-reorder
+UNIT := $(BIN)/pytest -m "not cluster and not real" -n 3 --dist loadfile --no-loadscope-reorder
 REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
 
 .PHONY: help demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
@@ -39,7 +40,7 @@ lint: venv ## ruff (lint and format), mypy --strict, import contracts
 unit: venv ## the unit tests alone: no cluster, no root
 	@$(UNIT)
 
-real-test: packages prometheus browser venv ## the tests with a real browser and a real Prometheus alone
+real-test: packages prometheus browser venv ## the tests with a real browser, Prometheus and model alone
 	@$(REAL)
 
 cluster-test: packages venv parts images ## the tests on a real cluster alone

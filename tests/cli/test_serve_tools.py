@@ -14,6 +14,8 @@ from strata.store.locate import resolve
 from tests.cli.conftest import running_server
 from tests.server.families import TEMPLATES
 
+pytestmark = pytest.mark.real
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 12}, "unit": {"$ref": "#/$defs/unit"}},

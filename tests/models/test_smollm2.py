@@ -23,6 +23,8 @@ from strata.store.sources.builtin import builtin_path
 from tests.models import tiny
 from tests.models.gguf_reference import smollm2
 
+pytestmark = pytest.mark.real
+
 SOURCE = "builtin://smollm2-135m"
 TEXT = Path(__file__).parents[1] / "data" / "alice.txt"
 TOKENS = 256
