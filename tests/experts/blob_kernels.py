@@ -112,8 +112,8 @@ def _ask_route(scores: Tensor, inner: Tensor | None, mailbox: Mailbox, layer: in
 def _take_choice(mailbox: Mailbox, tokens: int, top_k: int, counters: Tensor) -> tuple[Tensor, Tensor]:
     _await(mailbox, counters)
     slot, pairs = slot_of(mailbox), tokens * top_k
-    ids = numbers_at(slot + mailbox.ids, ctypes.c_int32, pairs).view(tokens, top_k).long()
-    return ids, numbers_at(slot + mailbox.shares, ctypes.c_float, pairs).view(tokens, top_k).clone()
+    ids = numbers_at(slot + mailbox.answer, ctypes.c_int32, pairs).view(tokens, top_k).long()
+    return ids, numbers_at(slot + mailbox.answer + 4 * pairs, ctypes.c_float, pairs).view(tokens, top_k).clone()
 
 
 def _share_out(

@@ -151,7 +151,8 @@ def call_take_choice(ids: Tensor, shares: Tensor, number: int, depth: int) -> tu
     for slot in range(depth):
         mine = number % (1 << 32) % depth == slot
         ring.array(slot, DONE, 1, torch.int32).fill_(number if mine else number - 1)
-        for offset, values in ((ring.layout.ids_offset, ids), (ring.layout.weights_offset, shares)):
+        answer = ring.layout.y_offset
+        for offset, values in ((answer, ids), (answer + 4 * ids.numel(), shares)):
             ring.array(slot, offset, ids.numel(), values.dtype).copy_(values.flatten() if mine else -values.flatten())
     counters = torch.zeros(len(Counter), dtype=torch.int64, device=ids.device)
     return (*take_choice(ring.mailbox, tokens, top_k, counters), ring.late)

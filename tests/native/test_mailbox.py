@@ -92,8 +92,9 @@ class Sender:
         return number
 
     def chosen(self, number: int, tokens: int) -> tuple[Tensor, Tensor]:
-        ids = self.array(number, self.layout.ids_offset, tokens, self.layout.top_k, torch.int32)
-        return ids, self.array(number, self.layout.weights_offset, tokens, self.layout.top_k)
+        ids = self.array(number, self.layout.y_offset, tokens, self.layout.top_k, torch.int32)
+        behind = self.layout.y_offset + 4 * ids.numel()
+        return ids, self.array(number, behind, tokens, self.layout.top_k)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:

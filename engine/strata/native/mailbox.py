@@ -10,10 +10,10 @@
     weights_offset  float32  [max_tokens, top_k]
     scores_offset   float32  [max_tokens, experts]  of the router; where the pool routes
     x_offset        ``number`` [max_tokens, hidden]
-    y_offset        float32  [max_tokens, hidden]   the answer
+    y_offset        float32  [max_tokens, hidden]   the answer, or where it is a choice: its ids, then its weights
 
 Requests are numbered one after another, 0 behind 2^32 - 1; number n goes into slot n mod ``depth``. COMPUTE: the sum of
-the experts that ids and weights name goes into y. ROUTE: ids and weights are the answer, chosen by the scores. Both: y
+the experts that ids and weights name goes into y. ROUTE: the answer is ids and weights, chosen by the scores. Both: y
 is the answer, of the experts that the pool chooses. The writer's numbers must be visible to the host before its
 ``request`` is. A slot may be used again once its answer has been read; whoever does so before loses the older request.
 """
@@ -65,7 +65,7 @@ class MailboxLayout:
     @property
     def stride(self) -> int:
         """Bytes of a slot."""
-        return self.y_offset + _up(self.max_tokens * self.hidden * 4)
+        return self.y_offset + _up(self.max_tokens * max(self.hidden, 2 * self.top_k) * 4)
 
     @property
     def num_bytes(self) -> int:

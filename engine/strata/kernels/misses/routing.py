@@ -85,8 +85,7 @@ def take_choice(mailbox: Mailbox, tokens: int, top_k: int, counters: Tensor) -> 
         mailbox.sent,
         mailbox.ring,
         mailbox.stride,
-        mailbox.ids,
-        mailbox.shares,
+        mailbox.answer,
         mailbox.late,
         counters,
         ids.numel(),
@@ -108,8 +107,7 @@ def take_kernel(
     sent_ptr,
     ring,
     stride,
-    mail_ids,
-    mail_shares,
+    answer,
     late,
     counters_ptr,
     pairs,
@@ -125,7 +123,7 @@ def take_kernel(
     mail = slot_of(number, ring, stride, DEPTH)
     pair = tl.arange(0, P)
     there = (pair < pairs) & answered(mail, number, DONE, late, counters_ptr + WAITED_NS)
-    ids = (mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair
-    shares = (mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair
+    ids = (mail + answer).to(tl.pointer_type(tl.int32)) + pair
+    shares = (mail + answer).to(tl.pointer_type(tl.float32)) + pairs + pair
     tl.store(ids_ptr + pair, tl.where(there, tl.load(ids, mask=there, volatile=True), pair % TOP_K), mask=pair < pairs)
     tl.store(shares_ptr + pair, tl.load(shares, mask=there, other=0.0, volatile=True), mask=pair < pairs)

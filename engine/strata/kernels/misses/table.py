@@ -62,9 +62,10 @@ class MissTable:
 class Mailbox:
     """The ring of ``strata.native.mailbox`` as the device sees it. sent: int32 [3] on the device, the last request's
     number (its bits), how many layers since then had nothing to ask, and whether the last layer waits for an answer.
-    ring: address of the first of ``depth`` slots, ``stride`` bytes apart. late: address of an int32
-    that becomes 1 where an answer did not come in half a minute. Places in bytes within a slot: ids int32, shares
-    float32 [tokens, top_k]; scores float32 [tokens, experts]; x float32 [tokens, hidden], and the answer like x."""
+    ring: address of the first of ``depth`` slots, ``stride`` bytes apart. late: address of an int32 that becomes 1
+    where an answer did not come in half a minute. Places in bytes within a slot: ids int32, shares float32 [tokens,
+    top_k]; scores float32 [tokens, experts]; x float32 [tokens, hidden], and the answer like x, or ids and behind them
+    shares."""
 
     sent: Tensor
     ring: int

@@ -187,8 +187,9 @@ class Mailbox : public Source, public Work {
   Taken compute_or_answer(NodePhases& phases) {
     if (kind_ & ROUTE) tokens_routed_.fetch_add(tokens_, std::memory_order_relaxed);
     if (!(kind_ & COMPUTE)) {
-      memcpy(array<int32_t>(layout_.ids), ids_.data(), pairs() * sizeof(int32_t));
-      memcpy(array<float>(layout_.weights), weights_.data(), pairs() * sizeof(float));
+      // Where results go, and nothing that is asked: who has given this request up may have written the next one here.
+      memcpy(array<int32_t>(layout_.y), ids_.data(), pairs() * sizeof(int32_t));
+      memcpy(array<float>(layout_.y) + pairs(), weights_.data(), pairs() * sizeof(float));
       spent();
       return over(Fault::NONE);
     }
