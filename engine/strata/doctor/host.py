@@ -17,6 +17,7 @@ from strata.plan.host import (
     transparent_huge_pages,
 )
 from strata.plan.units import format_bytes
+from strata.store.directories import nearest_existing
 
 GIB = 1 << 30
 LITTLE_MEMORY = 4 * GIB  # torch and the server take one of it
@@ -126,7 +127,7 @@ def check_disk(cache: Path | None, needed: int = LITTLE_DISK) -> Finding:
     if cache is None:
         advice = "set HOME, or STRATA_CACHE_DIR to a directory of yours"
         return fail("cache", "no place for converted models: the home directory is not known", advice)
-    place = next(path for path in (cache, *cache.parents) if path.exists())
+    place = nearest_existing(cache)
     stat = os.statvfs(place)
     free = stat.f_frsize * stat.f_bavail
     message = f"{cache}: {format_bytes(free)} free"

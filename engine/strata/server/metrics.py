@@ -16,7 +16,7 @@ from strata.engine.api import Engine
 from strata.errors import OptionError
 from strata.experts.counts import ExpertStats
 from strata.scheduler.stats import SchedulerStats, WaitReason
-from strata.store.directories import default_cache_dir
+from strata.store.directories import default_cache_dir, nearest_existing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("stop", "length", "timeout", "abort", "error", "rejected", "overloaded", "unavailable")
@@ -196,10 +196,7 @@ class _EngineState(Collector):
 def _disk() -> Iterator[Metric]:
     """There is no such series where the cache's place cannot be looked at."""
     try:
-        place = default_cache_dir()
-        while not place.exists() and place != place.parent:  # nothing has been written there yet
-            place = place.parent
-        usage = shutil.disk_usage(place)
+        usage = shutil.disk_usage(nearest_existing(default_cache_dir()))
     except (OSError, OptionError):
         return
     text = "The file system that has the cache of converted weights."

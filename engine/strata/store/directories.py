@@ -16,6 +16,11 @@ def default_cache_dir() -> Path:
     return expanded(base) / "strata" / "stores"
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the nearest directory above it: what has the room for it before anything is written there."""
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
 def expanded(path: Path | str) -> Path:
     """With ``~`` as the home directory it stands for. Raises OptionError where that is not known."""
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strata.errors import CheckpointError, StorageError
+from strata.store.directories import nearest_existing
 from strata.store.target import lock
 
 _UNFINISHED = ".strata.incomplete"  # ending of a blob of which only the beginning is here
@@ -67,7 +68,7 @@ class HubCache:
     def check_room(self, needed: int) -> None:
         """Raise StorageError unless the disk has room for so many bytes, those of unfinished files among them."""
         needed -= sum(path.stat().st_size for path in self._folder.glob(f"blobs/*{_UNFINISHED}"))
-        place = next(path for path in (self._folder, *self._folder.parents) if path.exists())
+        place = nearest_existing(self._folder)
         free = shutil.disk_usage(place).free
         if needed > free:
             raise StorageError(
