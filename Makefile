@@ -52,7 +52,7 @@ cluster-up: packages ## start the local cluster alone
 cluster-down: ## stop the local cluster and remove it
 	@$(CLUSTER) down
 
-images: packages clients ## build both images (add REGISTRY=host:port to push them)
+images: packages clients ## build the images (add REGISTRY=host:port to push them)
 	@$(BIN)/python -m images.build $(if $(REGISTRY),--registry $(REGISTRY) --push)
 
 venv: ## .venv with everything that the tests need, and the CPU kernels

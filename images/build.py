@@ -1,4 +1,4 @@
-"""Builds the two images with buildah and pushes them to a registry: ``python3 -m images.build --help``.
+"""Builds the project's images with buildah and pushes them to a registry: ``python3 -m images.build --help``.
 
 Without ``--tag``, an image is tagged with a digest of what it is made from: unchanged, it is neither built nor pushed
 again; changed, whoever references it rolls it out.
@@ -13,23 +13,13 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from images import base, context, registry
 from images.buildah import BUILD, ROOT, BuildError, buildah, exists, logged, say
-
-ENGINE, OPERATOR = "strata-engine", "strata-operator"
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """References as a pod names them; empty for an image that was not asked for."""
-
-    engine: str = ""
-    operator: str = ""
+from images.catalogue import IMAGES, Image
 
 
 def default_ca_bundle() -> Path | None:
@@ -39,36 +29,36 @@ def default_ca_bundle() -> Path | None:
 
 
 def build(
+    wanted: Sequence[Image] = IMAGES,
     *,
-    engine: bool = True,
-    operator: bool = True,
     to: str = "",
     push: bool = False,
     tag: str = "",
     base_image: str = base.DEFAULT,
     ca_bundle: Path | None = None,
-) -> Images:
-    """Build images; with ``to`` (HOST:PORT) the references name that registry, with ``push`` they are pushed there.
+) -> dict[str, str]:
+    """Build images; returns their references as a pod names them, by the images' names.
 
-    Raises BuildError.
+    With ``to`` (HOST:PORT) the references name that registry, with ``push`` they are pushed there. Raises BuildError.
     """
     ca_bundle = ca_bundle or default_ca_bundle()
     if ca_bundle and not ca_bundle.is_file():
         raise BuildError(f"the CA bundle {ca_bundle} is not a file")
     with only_one():
         filled = context.fill()
-        # The small one first: what is wrong with both shows early.
-        wanted = [name for name, want in ((OPERATOR, operator), (ENGINE, engine)) if want]
-        made = {name: build_one(name, filled, base_image, ca_bundle, tag) for name in wanted}
+        made = {image.name: build_one(image, filled, base_image, ca_bundle, tag) for image in wanted}
     if to:
         reference = registry.push if push else registry.in_registry
-        made = {name: reference(image, to) for name, image in made.items()}
-    return Images(engine=made.get(ENGINE, ""), operator=made.get(OPERATOR, ""))
+        made = {name: reference(local, to) for name, local in made.items()}
+    return made
 
 
-def build_one(name: str, filled: context.Context, base_image: str, ca_bundle: Path | None, tag: str) -> str:
+def build_one(
+    described: Image, filled: context.Context, base_image: str, ca_bundle: Path | None = None, tag: str = ""
+) -> str:
     """The image's local name, ``localhost/NAME:TAG``; built if the local storage lacks it."""
-    image = f"localhost/{name}:{filled.tag(name, base_image)}"
+    name = described.name
+    image = f"localhost/{name}:{filled.tag(described, base_image)}"
     if exists(image):
         say(f"{name}: unchanged")
     else:
@@ -77,7 +67,7 @@ def build_one(name: str, filled: context.Context, base_image: str, ca_bundle: Pa
         values = {
             "BASE": base.ensure(base_image),
             "UV_FLAGS": "--cache-dir /srv",
-            "MODEL_WHEEL": context.MODEL_WHEEL,
+            "MODEL_WHEEL": described.model,
             "WHEEL": filled.wheel,
         }
         if ca_bundle:
@@ -120,8 +110,9 @@ def remove() -> None:
     """Delete the images, their layers and the base from the local storage."""
     if shutil.which("buildah") is None:
         return
+    ours = "|".join(image.name for image in IMAGES)
     for image in buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines():
-        if re.search(rf"/({ENGINE}|{OPERATOR}):", image) or image == base.full_name(base.DEFAULT):
+        if re.search(rf"/({ours}):", image) or image == base.full_name(base.DEFAULT):
             buildah("rmi", "--force", image, check=False)
     buildah("rmi", "--prune", "--force", check=False)
     say("images removed")
@@ -130,8 +121,8 @@ def remove() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m images.build", description=(__doc__ or "").partition(":")[0])
     add = parser.add_argument
-    add("--engine", action="store_true", help="only the engine's image")
-    add("--operator", action="store_true", help="only the operator's image")
+    for image in IMAGES:
+        add(f"--{image.short}", dest="only", action="append_const", const=image, help=f"only {image.name}")
     add("--registry", default="", metavar="HOST:PORT", help="where the images will be pulled from")
     add("--push", action="store_true", help="push them there")
     add("--tag", default="", help="default: a digest of what the image is made from")
@@ -141,14 +132,12 @@ def main() -> None:
     given = parser.parse_args()
     if given.push and not given.registry:
         parser.error("--push needs --registry HOST:PORT")
-    both = given.engine == given.operator
     try:
         if given.remove:
             remove()
             return
         images = build(
-            engine=both or given.engine,
-            operator=both or given.operator,
+            given.only or IMAGES,
             to=given.registry,
             push=given.push,
             tag=given.tag,
@@ -157,9 +146,8 @@ def main() -> None:
         )
     except BuildError as error:
         sys.exit(f"error: {error}")
-    for name, image in ((ENGINE, images.engine), (OPERATOR, images.operator)):
-        if image:
-            print(f"{name} {image}")
+    for name, reference in images.items():
+        print(f"{name} {reference}")
 
 
 if __name__ == "__main__":

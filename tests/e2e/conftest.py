@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from images.build import Images
     from tests.cluster import Cluster
     from tests.e2e.target import Target
 
@@ -16,7 +15,7 @@ NAMESPACE = "journey"
 
 
 @pytest.fixture(scope="package")
-def target(cluster: Cluster, images: Images) -> Iterator[Target]:
+def target(cluster: Cluster, images: dict[str, str]) -> Iterator[Target]:
     """The test cluster with the chart installed and an empty namespace for models."""
     from tests.e2e import install
     from tests.e2e.target import Target

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from images.build import Images, build
+from images.build import build
 from images.buildah import BuildError
 from tests.cluster import Cluster
 from tests.cluster.errors import ClusterError
@@ -57,8 +57,8 @@ def finish(process: subprocess.Popen[bytes], command: list[str]) -> None:
         raise JourneyError(f"`{' '.join(command)}` failed; its reason is above")
 
 
-def prepare() -> tuple[Target, Images]:
-    """Steps 1 and 2: a cluster, and both images in a registry that it can pull from."""
+def prepare() -> tuple[Target, dict[str, str]]:
+    """Steps 1 and 2: a cluster, and the images in a registry that it can pull from."""
     kubeconfig = os.environ.get("STRATA_KUBECONFIG")
     python = sys.executable
     if kubeconfig:
@@ -69,7 +69,7 @@ def prepare() -> tuple[Target, Images]:
         with step(1, "the local cluster's parts and, beside them, the images"):
             run_side_by_side([python, "-m", "tests.cluster", "up"], [python, "-m", "images.build"])
             target = Target.local(Cluster.attach(os.environ.get("STRATA_CLUSTER", DEFAULT_NAME)))
-    with step(2, f"both images to the registry {target.registry}"):
+    with step(2, f"the images to the registry {target.registry}"):
         images = build(to=target.registry, push=True)
     return target, images
 

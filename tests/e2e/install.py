@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from images.build import Images
+from images.catalogue import IMAGES
 from tests.e2e.models import OPERATOR_NAMESPACE
 from tests.e2e.target import Target
 
@@ -13,14 +13,11 @@ RELEASE = "strata"
 EXAMPLE = ROOT / "manifests" / "examples" / "strata-model.yaml"
 
 
-def install(target: Target, images: Images) -> None:
+def install(target: Target, images: dict[str, str]) -> None:
     """Install or upgrade the release and wait for the operator. Raises JourneyError."""
-    registry, _, operator_tag = images.operator.partition("/strata-operator:")
-    values = {
-        "image.registry": registry,
-        "image.tag": operator_tag,
-        "engineImage.tag": images.engine.rpartition(":")[2],
-    }
+    values = {}
+    for image in IMAGES:
+        values["image.registry"], _, values[f"{image.values}.tag"] = images[image.name].partition(f"/{image.name}:")
     settings = [part for key, value in values.items() for part in ("--set-string", f"{key}={value}")]
     target.run(
         "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), "--install",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from images.build import Images
+from images.catalogue import OPERATOR
 from tests.cluster import Cluster
 from tests.e2e.agents import installed
 from tests.e2e.applied import applied, degraded, until
@@ -118,7 +118,7 @@ def test_a_disk_that_fills_up_says_what_it_lacks_and_goes_on_once_there_is_room(
 
 
 def test_weights_that_are_brought_ahead_of_any_pod_say_how_far_they_are(
-    target: Target, cluster: Cluster, images: Images, site: Site
+    target: Target, cluster: Cluster, images: dict[str, str], site: Site
 ) -> None:
     """``cache.keepWarm`` of a model that does not run, on a node with a card of the fake's."""
     name = "warm"
@@ -131,7 +131,7 @@ def test_weights_that_are_brought_ahead_of_any_pod_say_how_far_they_are(
         "cache": {"hostPath": "/run/strata-tests/warm", "keepWarm": True},
     }
     card = {"kind": "rtx3090"}
-    with installed(cluster, images.operator, card) as agents, applied(target, model(name, wanted), name):
+    with installed(cluster, images[OPERATOR.name], card) as agents, applied(target, model(name, wanted), name):
         agents.until(lambda: agents.condition("Healthy")[0] == "True")
         until(target, name, cached("Fetching", f"^{cluster.node}: a Job fetches and converts the weights: {PROGRESS}"))
         state = until(target, name, cached("Kept"))

@@ -6,9 +6,8 @@ import pytest
 
 from images import context
 from images.buildah import ROOT
+from images.catalogue import ENGINE, OPERATOR
 from images.context import Context
-
-ENGINE, OPERATOR = "strata-engine", "strata-operator"
 
 
 @pytest.fixture

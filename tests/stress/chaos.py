@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from images.build import build
+from images.catalogue import OPERATOR
 from tests.cluster import Cluster
 from tests.cluster.api import Api
 from tests.cluster.errors import ApiError, ClusterError
@@ -318,7 +319,7 @@ def main() -> None:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10_000)
     say(f"seed {seed}")
     with Cluster.lent(options.cluster) as cluster:
-        image = build(engine=False, to=cluster.registry, push=True).operator
+        image = build([OPERATOR], to=cluster.registry, push=True)[OPERATOR.name]
         with furnished(cluster) as (models, operator):
             done = chaos(cluster, models, operator, image, seconds=options.seconds, seed=seed)
     print(f"{options.seconds:g} s of chaos with seed {seed} converged, and nothing was left: ", end="")

