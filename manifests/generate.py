@@ -1,4 +1,5 @@
-"""Writes ``manifests/``, the table in ``docs/strata-model.md``, and the charts' README.md and schemas from the charts.
+"""Writes the version into the charts, and from them ``manifests/``, the table in ``docs/strata-model.md``, and their
+README.md and schemas.
 
 With ``--check`` it says what is out of date.
 
@@ -11,11 +12,14 @@ The charts are the one source. People without helm apply what lies here::
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import strata
 from manifests import reference, schema, values
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,8 +29,15 @@ AGENT = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebin
 _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
 
 
-def rendered(helm: str) -> dict[Path, str]:
-    """What every generated file should hold."""
+def rendered(helm: str) -> Iterator[tuple[Path, str]]:
+    """What every generated file should hold. The charts' version comes first, since the others are rendered with it."""
+    for chart in (CHART, MODEL_CHART):
+        path = chart / "Chart.yaml"
+        yield path, re.sub(r'(?m)^((?:appV|v)ersion: "?)[^"\n]+', rf"\g<1>{strata.__version__}", path.read_text())
+    yield from _others(helm).items()
+
+
+def _others(helm: str) -> dict[Path, str]:
     files = {ROOT / "manifests" / "crds" / crd.name: crd.read_text() for crd in sorted((CHART / "crds").glob("*.yaml"))}
     agents = [f"--show-only=templates/agent-{name}.yaml" for name in AGENT]
     namespace = f"---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n"
@@ -64,7 +75,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a file is out of date")
     check = parser.parse_args().check
     stale = 0
-    for path, text in rendered(find_helm()).items():
+    for path, text in rendered(find_helm()):
         if path.exists() and path.read_text() == text:
             continue
         stale += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import strata
 from strata.engine.fake import FakeEngine
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.ways import Way
@@ -67,7 +68,7 @@ def test_the_engine_is_mirrored(serve: Serve) -> None:
     assert (free, used) == (64, 0)
     assert served.metric("strata_requests_running") == 0
     assert served.metric("strata_load_bytes", state="total") == 100
-    labels = {"version": "0.1.0", "served_name": "tiny", "dtype": "bf16", "device": "fake"}
+    labels = {"version": strata.__version__, "served_name": "tiny", "dtype": "bf16", "device": "fake"}
     assert served.metric("strata_build_info", **labels) == 1
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+import strata
 from strata.server.app import Access, create_app
 from strata.server.keys import ApiKeys
 from tests.server.conftest import Serve
@@ -18,7 +19,7 @@ def test_a_loading_server_says_how_far_it_is(serve: Serve) -> None:
     assert first == {
         "state": "loading",
         "error": None,
-        "version": "0.1.0",
+        "version": strata.__version__,
         "models": ["tiny", "alias"],
         "model": None,
         "loading": None,

@@ -28,7 +28,7 @@ def test_lint(helm: Helm) -> None:
 
 def test_generated_manifests_are_up_to_date(helm: Helm) -> None:
     stale = [
-        path.name for path, text in rendered(helm.program).items() if not path.exists() or path.read_text() != text
+        path.name for path, text in rendered(helm.program) if not path.exists() or path.read_text() != text
     ]
     assert stale == [], "run `make manifests`"
 
