@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from manifests.generate import find_helm
 from strata.runner.threads import spin_briefly
 from tests.kernels.interpret import Interpreter
+from tests.operator.chart.helm import Helm
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
@@ -44,6 +46,15 @@ def interpreter() -> Iterator[Interpreter]:
     interpreter = Interpreter()
     yield interpreter
     interpreter.close()
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    """That of the PATH, or the local cluster's, which `make test` builds first."""
+    try:
+        return Helm(find_helm())
+    except SystemExit as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import strata_operator
 from strata_operator import logs
 from strata_operator.api.errors import OperatorError
+from strata_operator.render import MONITOR_KINDS, Monitors
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--namespaces", default="", metavar="NAME,...", help="namespaces whose models are served (default: all)"
     )
+    made.add_argument(
+        "--monitor-kind",
+        default="PodMonitor",
+        choices=[*MONITOR_KINDS, "none"],
+        help="of each model, where Prometheus's operator is installed (default: PodMonitor)",
+    )
+    made.add_argument(
+        "--monitor-labels", default="", metavar="KEY=VALUE,...", help="by which Prometheus selects monitors"
+    )
+    made.add_argument(
+        "--monitor-interval", metavar="TIME", help="between two scrapes, e.g. 15s (default: Prometheus's)"
+    )
     made.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     made.add_argument("--version", action="version", version=strata_operator.__version__)
     return made
@@ -54,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().error(f"--lease is {options.lease!r}; NAMESPACE/NAME is needed, e.g. strata-system/strata, or none")
     if options.workers < 1:
         parser().error(f"--workers is {options.workers}; at least 1 is needed")
+    labels = labels_of(options.monitor_labels)
+    if labels is None:
+        parser().error(
+            f"--monitor-labels is {options.monitor_labels!r}; KEY=VALUE,... is needed, e.g. release=prometheus"
+        )
     try:
         from strata_operator.process import Settings, run
     except ModuleNotFoundError as error:
@@ -61,9 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if package == "strata_operator":
             raise
         parser().error(f"{package} is not installed; the operator needs: {INSTALL_HINT}")
+    kind = options.monitor_kind
+    monitors = None if kind == "none" else Monitors(kind, labels, options.monitor_interval)
     logs.set_up(options.log_level)
     try:
-        asyncio.run(run(Settings(options.engine_image, address, int(port), options.workers, leases, namespaces)))
+        asyncio.run(
+            run(Settings(options.engine_image, address, int(port), options.workers, leases, namespaces, monitors))
+        )
     except OperatorError as error:
         log.error("%s", error)
         return 2
@@ -84,6 +106,12 @@ def leases_of(option: str | None, namespaces: Sequence[str]) -> tuple[tuple[str,
         return ()
     namespace, _, name = option.partition("/")
     return ((namespace, name),) if namespace and name and "/" not in name else None
+
+
+def labels_of(option: str) -> dict[str, str] | None:
+    """By their keys; None for an option that is not KEY=VALUE,..."""
+    pairs = [one.partition("=") for one in option.split(",") if one]
+    return {key: value for key, _, value in pairs} if all(key and equals for key, equals, _ in pairs) else None
 
 
 if __name__ == "__main__":

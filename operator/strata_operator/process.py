@@ -32,7 +32,7 @@ from strata_operator.cluster.survey import Survey
 from strata_operator.cluster.watch import OptionalWatch, Watch
 from strata_operator.leader import Leader
 from strata_operator.reconcile import Reconciler
-from strata_operator.render import PORT
+from strata_operator.render import PORT, Monitors
 from strata_operator.telemetry import Telemetry
 from strata_operator.workers import Workers
 from strata_operator.workqueue import WorkQueue
@@ -65,6 +65,7 @@ class Settings:
     workers: int  # models that are reconciled at the same time
     leases: tuple[tuple[str, str], ...] = ()  # namespace and name of each to hold; empty: no other operator runs
     namespaces: tuple[str, ...] = ()  # of the models; empty: all
+    monitors: Monitors | None = None  # that models get, where the cluster knows their kind
 
 
 async def run(settings: Settings) -> None:
@@ -89,23 +90,26 @@ async def run(settings: Settings) -> None:
         if not served or key[0] in served:  # else it is another operator's
             queue.add(key)
 
+    def known() -> None:  # or no longer
+        queue.add_all(cache.models())
+
     nodes = Nodes(lambda: queue.add_all(cache.models_of_nodes()), tuned)
-    resyncs, monitors = [], []
+    resyncs: list[Resync] = []
+    optional: list[OptionalWatch] = []
     for namespace in settings.namespaces or (None,):
         scope = Scope(cache, namespace)
         resyncs.append(Resync(client, cache, namespace=namespace))
-        monitors.append(
-            OptionalWatch(client, "PodMonitor", scope, lambda: queue.add_all(cache.models()), namespace=namespace)
-        )
+        if settings.monitors is not None:
+            optional.append(OptionalWatch(client, settings.monitors.kind, scope, known, namespace=namespace))
         loops += [Watch(client, kind, scope, namespace=namespace) for kind in WATCHED]
-    loops += [*resyncs, *monitors, Watch(client, NODE_KIND, nodes, select={})]
+    loops += [*resyncs, *optional, Watch(client, NODE_KIND, nodes, select={})]
     survey = Survey(cache.pods, cache.told_of, port=PORT)
     reconciler = Reconciler(
         client,
         cache,
         nodes,
         engine_image=settings.engine_image,
-        has_monitors=lambda: any(one.present for one in monitors),
+        monitors=lambda: settings.monitors if any(one.present for one in optional) else None,
         look=survey.look,
     )
 

@@ -36,7 +36,7 @@ from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import with_vram
 from strata_operator.plan import Action, plan
 from strata_operator.preflight import retries, superseded
-from strata_operator.render import PREFLIGHT_ROLE, WARM_ROLE, children, preflight, revision_of
+from strata_operator.render import PREFLIGHT_ROLE, WARM_ROLE, Monitors, children, preflight, revision_of
 from strata_operator.rollout import stuck
 from strata_operator.target import Children, Target, aim
 from strata_operator.trouble import find_trouble, is_complete
@@ -60,7 +60,7 @@ PACE_SECONDS = 2.0
 class Reconciler:
     """Brings the cluster to what one model's spec says; called with its key as often as anything of it changes.
 
-    ``look(pod)`` is the pod with what its engine told lately.
+    ``look(pod)`` is the pod with what its engine told lately; ``monitors()``, which a model gets, if any.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Reconciler:
         nodes: Nodes,
         *,
         engine_image: str,
-        has_monitors: Callable[[], bool],
+        monitors: Callable[[], Monitors | None],
         look: Callable[[Pod], Pod],
     ) -> None:
         self._client = client
         self._cache = cache
         self._nodes = nodes
         self._engine_image = engine_image
-        self._has_monitors = has_monitors
+        self._monitors = monitors
         self._look = look
         self._clock = client.now  # it is compared with what the API server and kubelets write
         self._vacancies = Vacancies(client)
@@ -218,7 +218,7 @@ class Reconciler:
     def _render(
         self, observed: Observed, status: Mapping[str, Any], model: StrataModel, starts_first: bool
     ) -> Children:
-        monitors = self._has_monitors()
+        monitors = self._monitors()
         # The scheduler knows nothing of the fit: a card that is too small must not be one that matches.
         model = replace(model, hardware=with_vram(model.hardware, least_vram_gib(model)))
         render = partial(children, model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)

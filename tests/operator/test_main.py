@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from strata_operator.main import leases_of, main
+from strata_operator.main import labels_of, leases_of, main
 from tests.operator.cluster.server import Answer, ScriptedServer
 
 
@@ -24,6 +24,8 @@ from tests.operator.cluster.server import Answer, ScriptedServer
         (["--engine-image=e", "--lease=a/b/c"], "NAMESPACE/NAME is needed"),
         (["--engine-image=e", "--lease="], "NAMESPACE/NAME is needed"),
         (["--engine-image=e", "--log-level=LOUD"], "invalid choice"),
+        (["--engine-image=e", "--monitor-kind=Probe"], "invalid choice"),
+        (["--engine-image=e", "--monitor-labels=release"], "KEY=VALUE,... is needed"),
         (["--engine-image=e", "--listen=:8080", "--unknown"], "unrecognized arguments"),
     ],
 )
@@ -49,6 +51,13 @@ def test_the_leases_follow_from_whose_models_are_served(
     option: str | None, namespaces: tuple[str, ...], leases: list[tuple[str, str]]
 ) -> None:
     assert leases_of(option, namespaces) == tuple(leases)
+
+
+@pytest.mark.parametrize(
+    ("option", "labels"), [("", {}), ("a=b,c.d/e=", {"a": "b", "c.d/e": ""}), ("a", None), ("=b", None)]
+)
+def test_labels_of_monitors(option: str, labels: dict[str, str] | None) -> None:
+    assert labels_of(option) == labels
 
 
 def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str]:

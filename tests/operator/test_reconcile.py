@@ -31,6 +31,8 @@ from strata_operator.reconcile import (
     RESTORE_SECONDS,
     Reconciler,
 )
+from strata_operator.render import MONITOR_KINDS, MonitorKind, Monitors
+from strata_operator.render.monitor import monitor
 from strata_operator.workers import Result
 from tests.operator.cluster.fake import FakeClient
 from tests.operator.samples import CPU, NVIDIA, container, gpu, model_object, node_object, owner, pod_object
@@ -49,7 +51,7 @@ class World:
         self.cache = Cache(lambda key: None, on_free=lambda: self.woken.extend(self.reconcile.waiting()))
         self.now = CREATED
         self.client.now = lambda: self.now
-        self.monitors = False
+        self.monitors: Monitors | None = None
         self.told: dict[str, Any] = {}  # by the engines, into fields of their pods
         self.cache.put_model(self.model)
         client = cast("Client", self.client)
@@ -59,7 +61,7 @@ class World:
             self.cache,
             self.nodes,
             engine_image="engine:1",
-            has_monitors=lambda: self.monitors,
+            monitors=lambda: self.monitors,
             look=lambda pod: replace(pod, **self.told),
         )
 
@@ -337,14 +339,18 @@ def test_what_runs_goes_on_when_a_new_spec_fits_nowhere() -> None:
     assert world.client.objects["Deployment", *KEY]["spec"]["replicas"] == 0  # to stop needs no room
 
 
-def test_a_monitor_is_made_where_the_cluster_knows_the_kind() -> None:
+@pytest.mark.parametrize("kind", MONITOR_KINDS)
+def test_a_monitor_is_made_where_the_cluster_knows_the_kind(kind: MonitorKind) -> None:
     world = World()
     world.run()
-    assert ("PodMonitor", *KEY) not in world.client.objects
-    world.monitors = True
+    assert (kind, *KEY) not in world.client.objects
+    world.monitors = Monitors(kind)
     assert world.run() == Result("changed")
-    assert ("PodMonitor", *KEY) in world.client.objects
+    assert (kind, *KEY) in world.client.objects
     assert world.run() == Result("unchanged")
+    world.monitors = Monitors(kind, interval="30s")
+    assert world.run() == Result("changed")
+    assert world.client.objects[kind, *KEY]["spec"] == monitor(StrataModel.parse(world.model), world.monitors)["spec"]
 
 
 TUNED: dict[str, Any] = {
@@ -945,7 +951,7 @@ def upgrade(world: World, engine_image: str) -> None:
         world.cache,
         world.nodes,
         engine_image=engine_image,
-        has_monitors=lambda: False,
+        monitors=lambda: None,
         look=lambda pod: pod,
     )
 

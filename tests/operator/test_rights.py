@@ -12,6 +12,7 @@ from strata_operator.api.model import KIND
 from strata_operator.api.node import NODE_KIND
 from strata_operator.cluster.client import RESOURCES
 from strata_operator.process import WATCHED
+from strata_operator.render import MONITOR_KINDS, MonitorKind, Monitors
 from tests.operator import test_reconcile as scenes
 from tests.operator.agent.test_rights import used
 from tests.operator.live.harness import CHART, ROOT
@@ -62,12 +63,10 @@ def test_every_row_of_the_table_is_somebody_s_and_says_what_for() -> None:
     assert all(len(why.split()) >= 2 for *_, why in documented())
 
 
-def test_the_operator_asks_for_all_that_it_may() -> None:
-    """What no scene of these uses is granted in vain, or is missing here."""
-    calls: list[str] = []
-
+def children_calls(kind: MonitorKind) -> list[str]:
+    """What is asked for while children are made, made again, and found to be another's."""
     made = scenes.World(replicas=2, podTemplate={"metadata": {"annotations": {"a": "b"}}})
-    made.monitors = True
+    made.monitors = Monitors(kind)
     made.run()
     made.cache.remove("Service", made.client.objects.pop(("Service", *scenes.KEY)))
     made.run()  # made again: the owner is looked at, the event is counted up at the second time
@@ -78,17 +77,15 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     made.put_pod()
     made.now += timedelta(seconds=60)
     made.run()  # why it is not created
-    calls += made.client.calls
-
-    for kind in [
-        *scenes.ALL,
-        "PodDisruptionBudget",
-        "PodMonitor",
-    ]:  # somebody took the label off: the name is taken, and ours
-        made.cache.remove(kind, made.client.objects[kind, *scenes.KEY])
-    made.client.calls.clear()
+    for child in (*scenes.ALL, "PodDisruptionBudget", kind):  # somebody took the label off: the name is taken, and ours
+        made.cache.remove(child, made.client.objects[child, *scenes.KEY])
     made.run()
-    calls += made.client.calls
+    return made.client.calls
+
+
+def test_the_operator_asks_for_all_that_it_may() -> None:
+    """What no scene of these uses is granted in vain, or is missing here."""
+    calls = [call for kind in MONITOR_KINDS for call in children_calls(kind)]
 
     tuned = scenes.tuned_world()
     calls += tuned.client.calls
@@ -109,7 +106,8 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     roomless.run()
     calls += roomless.client.calls
 
-    watched = {(verb, RESOURCES[kind].plural) for kind in (*WATCHED, "PodMonitor", KIND, NODE_KIND) for verb in WATCHES}
+    kinds = (*WATCHED, *MONITOR_KINDS, KIND, NODE_KIND)
+    watched = {(verb, RESOURCES[kind].plural) for kind in kinds for verb in WATCHES}
     leader: Rights = {("get", "leases"), ("create", "leases"), ("patch", "leases")}  # tests/operator/test_leader.py
     implied: Rights = {("update", "stratamodels/finalizers")}  # by owner references, not by a call
     assert used(calls) | watched | leader | implied == granted("operator")

@@ -18,6 +18,7 @@ from strata_operator.cluster import client, loop, watch
 from strata_operator.cluster.client import RESOURCES
 from strata_operator.cluster.resync import PERIOD_SECONDS, Resync
 from strata_operator.process import Settings
+from strata_operator.render import Monitors
 from strata_operator.telemetry import Telemetry
 from tests.operator.cluster.server import Answer, Request, ScriptedServer, refusal
 from tests.operator.test_reconcile import World
@@ -110,7 +111,7 @@ async def test_a_steady_hour_writes_nothing_and_reads_little(
     monkeypatch.setattr(Telemetry, "reconciled", lambda self, outcome, seconds: outcomes.add(outcome))
     with ScriptedServer(cluster.answer) as server:
         monkeypatch.setattr(process, "configuration", lambda: server.client().config)
-        running = asyncio.create_task(process.run(Settings("engine:1", "127.0.0.1", 0, workers=2)))
+        running = asyncio.create_task(process.run(Settings("engine:1", "127.0.0.1", 0, workers=2, monitors=Monitors())))
         while cluster.asked[f"resync {PLURAL}"] <= PER_HOUR:  # the operator's own hour
             await asyncio.sleep(0.02)
             assert not running.done(), running.exception()

@@ -63,6 +63,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "strata.chartLabels" . }}
 {{- end -}}
 
+{{/* Where monitors of either kind say what is scraped. */}}
+{{- define "strata.monitorEndpoints" -}}
+{{ eq .Values.monitors.kind "PodMonitor" | ternary "podMetricsEndpoints" "endpoints" }}
+{{- end -}}
+
 {{/* Metrics. Probes come from the node itself, which no policy shuts out. */}}
 {{- define "strata.metricsIngress" -}}
 - ports:
@@ -113,10 +118,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, create, patch]
+{{- if .Values.monitors.models }}
 # Where Prometheus's operator is installed.
 - apiGroups: [monitoring.coreos.com]
-  resources: [podmonitors]
+  resources: [podmonitors, servicemonitors]
   verbs: [get, list, watch, create, patch]
+{{- end }}
 # Why a pod does not start.
 - apiGroups: [""]
   resources: [pods]

@@ -63,6 +63,7 @@ RESOURCES = {
     "Deployment": Resource("apps/v1", "deployments"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets", metadata_only=True),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors", metadata_only=True),
+    "ServiceMonitor": Resource("monitoring.coreos.com/v1", "servicemonitors", metadata_only=True),
     "DaemonSet": Resource("apps/v1", "daemonsets"),
     "Job": Resource("batch/v1", "jobs"),
     "Pod": Resource("v1", "pods"),

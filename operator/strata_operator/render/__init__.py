@@ -11,16 +11,20 @@ from strata_operator.render.account import account
 from strata_operator.render.arguments import PORT
 from strata_operator.render.deployment import deployment
 from strata_operator.render.disruption import disruption
-from strata_operator.render.monitor import monitor
+from strata_operator.render.monitor import KINDS as MONITOR_KINDS
+from strata_operator.render.monitor import MonitorKind, Monitors, monitor
 from strata_operator.render.network import network
 from strata_operator.render.preflight import JOB, PREFLIGHT_ROLE, WARM_ROLE, expiry, preflight, preflight_name
 from strata_operator.render.service import service, url
 
 __all__ = [
     "JOB",
+    "MONITOR_KINDS",
     "PORT",
     "PREFLIGHT_ROLE",
     "WARM_ROLE",
+    "MonitorKind",
+    "Monitors",
     "children",
     "expiry",
     "preflight",
@@ -39,14 +43,14 @@ def children(
     model: StrataModel,
     *,
     engine_image: str,
-    monitors: bool = False,
+    monitors: Monitors | None = None,
     starts_first: bool = False,
     prefer: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Every child by its kind, in the order in which they are applied: what a pod needs comes before the pod.
 
-    ``monitors``: the cluster knows PodMonitor. ``starts_first``, ``prefer``: see ``deployment``. Raises
-    InvalidSpecError for a pod template that cannot be merged.
+    ``monitors``: None where none is wanted, or the cluster does not know the kind. ``starts_first``, ``prefer``: see
+    ``deployment``. Raises InvalidSpecError for a pod template that cannot be merged.
     """
     made = [
         account(model),
@@ -56,6 +60,6 @@ def children(
     ]
     if model.replicas > 1:
         made.append(disruption(model))
-    if monitors:
-        made.append(monitor(model))
+    if monitors is not None:
+        made.append(monitor(model, monitors))
     return {child["kind"]: child for child in made}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
@@ -38,8 +39,17 @@ def endpoints(model: StrataModel) -> dict[str, str]:
     return {**selector(model), "app.kubernetes.io/name": "strata-engine"}
 
 
-def manifest(model: StrataModel, api_version: str, kind: str, *, suffix: str = "", **body: Any) -> dict[str, Any]:
-    """A child with metadata, owned by the model, bearing the hash of all of it. ``suffix``: of its name."""
+def manifest(
+    model: StrataModel,
+    api_version: str,
+    kind: str,
+    *,
+    suffix: str = "",
+    further_labels: Mapping[str, str] = MappingProxyType({}),
+    **body: Any,
+) -> dict[str, Any]:
+    """A child with metadata, owned by the model, bearing the hash of all of it. ``suffix``: of its name.
+    ``further_labels``: beside its own, which they cannot change."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -51,7 +61,7 @@ def manifest(model: StrataModel, api_version: str, kind: str, *, suffix: str = "
     metadata: dict[str, Any] = {
         "name": "-".join(filter(None, (child_name(model.name), suffix))),
         "namespace": model.namespace,
-        "labels": labels(model),
+        "labels": {**further_labels, **labels(model)},
         "ownerReferences": [owner],
     }
     made = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from strata.server.metrics import Metrics
 from strata_operator.agent.exporter import Exporter
 from strata_operator.agent.fake import h200, rtx3090
-from strata_operator.render.monitor import monitor
+from strata_operator.render.monitor import Monitors, monitor
 from tests.operator.agent.conftest import NODE, World
 from tests.operator.live.harness import CHART
 from tests.operator.samples import model
@@ -102,7 +102,7 @@ def test_the_rule_for_joules_per_token_joins_what_agent_and_engines_show(shown: 
     expression = (CHART / "files" / "rules.yaml").read_text().partition("expr: |")[2]
     shown.world.turn()
     engine = Metrics(cast("Engine", None), model_name="m").generation_tokens
-    relabeled = monitor(model())["spec"]["podMetricsEndpoints"][0]["relabelings"]
+    relabeled = monitor(model(), Monitors())["spec"]["podMetricsEndpoints"][0]["relabelings"]
     labels = {
         sample.name: {*sample.labels, *extra}
         for collected, extra in (

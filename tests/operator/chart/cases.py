@@ -65,9 +65,14 @@ CASES: dict[str, dict[str, Any]] = {
     "environment": {"extraEnv": ENV, **VOLUMES, "agent": {"enabled": True}},
     "openshift": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None}},
     "monitored": {
-        "podMonitor": {"enabled": True, "models": True, "interval": "30s", "labels": {"release": "prometheus"}},
-        "agent": {"enabled": True, "podMonitor": True},
+        "monitors": {"operator": True, "agent": True, "interval": "30s", "labels": {"release": "prometheus"}},
+        "agent": {"enabled": True},
     },
+    "monitored-services": {
+        "monitors": {"kind": "ServiceMonitor", "operator": True, "agent": True},
+        "agent": {"enabled": True},
+    },
+    "models-without-monitors": {"monitors": {"models": False}},
     "rules": {"rules": {"enabled": True, "runbookUrl": "https://runbooks/", "labels": {"release": "prometheus"}}},
     "network-policies": {
         "networkPolicy": {"enabled": True, "apiServerPorts": [6443], "metricsFrom": [{"podSelector": {}}]},

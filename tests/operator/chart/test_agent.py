@@ -107,7 +107,7 @@ def test_fake_cards_reach_the_agent_as_it_reads_them(helm: Helm, tmp_path: Path)
 
 
 def test_what_prometheus_is_to_scrape_is_there_on_request(helm: Helm) -> None:
-    wanted = helm.objects(*ON, "agent.podMonitor=true", "agent.prometheusRule=true")
+    wanted = helm.objects(*ON, "monitors.agent=true", "agent.prometheusRule=true")
     (endpoint,) = wanted["PodMonitor", "strata-agent"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == "metrics"
     assert wanted["PrometheusRule", "strata-agent"]["spec"] == yaml.safe_load(

@@ -12,9 +12,7 @@ from strata_operator.api.names import MODEL_LABEL
 from strata_operator.chart.main import parser as chart_parser
 from strata_operator.main import leases_of, parser
 from strata_operator.render.arguments import PORT
-from strata_operator.render.monitor import monitor
 from tests.operator.chart.helm import Helm, Objects, by_name
-from tests.operator.samples import model
 
 
 def pod(objects: Objects) -> dict[str, Any]:
@@ -27,9 +25,7 @@ def test_lint(helm: Helm) -> None:
 
 
 def test_generated_manifests_are_up_to_date(helm: Helm) -> None:
-    stale = [
-        path.name for path, text in rendered(helm.program) if not path.exists() or path.read_text() != text
-    ]
+    stale = [path.name for path, text in rendered(helm.program) if not path.exists() or path.read_text() != text]
     assert stale == [], "run `make manifests`"
 
 
@@ -218,15 +214,38 @@ def test_notes_have_the_next_commands(helm: Helm, values: dict[str, Any], comman
     assert "kubectl delete crd stratamodels.strata.ai stratanodes.strata.ai" in notes
 
 
-def test_one_monitor_finds_the_pods_of_all_models_as_the_operator_s_find_each(helm: Helm) -> None:
-    spec = helm.objects("podMonitor.models=true")["PodMonitor", "strata-models"]["spec"]
-    each = monitor(model())["spec"]
-    assert spec["selector"]["matchLabels"].items() < each["selector"]["matchLabels"].items()
-    assert MODEL_LABEL in each["selector"]["matchLabels"]
-    assert spec["selector"]["matchExpressions"] == [{"key": MODEL_LABEL, "operator": "Exists"}]
-    (ours,), (theirs,) = spec["podMetricsEndpoints"], each["podMetricsEndpoints"]
-    assert (ours["port"], ours["path"]) == (theirs["port"], theirs["path"])
-    assert [one["targetLabel"] for one in ours["relabelings"]] == [one["targetLabel"] for one in theirs["relabelings"]]
-    assert spec["namespaceSelector"] == {"any": True}
-    some = helm.objects("podMonitor.models=true", "watchNamespaces={a,b}")
-    assert some["PodMonitor", "strata-models"]["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
+@pytest.mark.parametrize(
+    ("sets", "args"),
+    [
+        pytest.param((), ["--monitor-kind=PodMonitor", "--monitor-interval=15s"], id="models have them by default"),
+        pytest.param(("monitors.models=false",), ["--monitor-kind=none"], id="and need not"),
+        pytest.param(
+            ("monitors.kind=ServiceMonitor", "monitors.labels.release=kps", "monitors.labels.a=b"),
+            ["--monitor-kind=ServiceMonitor", "--monitor-interval=15s", "--monitor-labels=a=b,release=kps"],
+            id="of another kind, for a Prometheus that selects",
+        ),
+    ],
+)
+def test_models_have_the_monitors_that_values_ask_for(helm: Helm, sets: tuple[str, ...], args: list[str]) -> None:
+    objects = helm.objects(*sets)
+    given = pod(objects)["containers"][0]["args"]
+    assert [arg for arg in given if arg.startswith("--monitor")] == args
+    assert vars(parser().parse_args(given))["monitor_kind"] == args[0].partition("=")[2]
+    groups = [rule["apiGroups"] for rule in objects["ClusterRole", "strata"]["rules"]]
+    assert (["monitoring.coreos.com"] in groups) == (args != ["--monitor-kind=none"])
+
+
+def test_service_monitors_find_services_with_the_metrics_of_operator_and_agents(helm: Helm) -> None:
+    sets = ("agent.enabled=true", "monitors.operator=true", "monitors.agent=true")
+    by_pod, by_service = helm.objects(*sets), helm.objects(*sets, "monitors.kind=ServiceMonitor")
+    for name, kind in (("strata", "Deployment"), ("strata-agent", "DaemonSet")):
+        service, workload = by_service["Service", name], by_service[kind, name]["spec"]["template"]
+        monitor = by_service["ServiceMonitor", name]["spec"]
+        assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert service["spec"]["selector"].items() <= workload["metadata"]["labels"].items()
+        (endpoint,), (port,) = monitor["endpoints"], service["spec"]["ports"]
+        names = [one["name"] for one in workload["spec"]["containers"][0]["ports"]]
+        assert endpoint["port"] == port["name"] == port["targetPort"]
+        assert port["name"] in names
+        assert by_pod["PodMonitor", name]["spec"]["podMetricsEndpoints"] == [endpoint]
+        assert ("Service", name) not in by_pod

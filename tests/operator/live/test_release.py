@@ -13,6 +13,7 @@ import yaml
 
 from manifests.generate import CHART, MODEL_CHART
 from strata_operator.chart import crds
+from strata_operator.render import MONITOR_KINDS
 from tests.cluster import Cluster
 from tests.cluster.shell import run
 from tests.operator.chart.cases import CASES
@@ -26,7 +27,7 @@ CRD = "crd/stratamodels.strata.ai"
 NAMESPACE, RELEASE = "strata-release-tests", "release"
 CLUSTER_WIDE = "clusterroles,clusterrolebindings"
 # Rendered only where somebody else's definitions are installed.
-FOREIGN = ("PodMonitor", "PrometheusRule")
+FOREIGN = (*MONITOR_KINDS, "PrometheusRule")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from strata.store.unused import KEEP_DAYS
-from strata_operator.render import children, preflight, preflight_name, url
+from strata_operator.render import Monitors, children, preflight, preflight_name, url
 from strata_operator.render.arguments import arguments
 from strata_operator.render.deployment import GRACE_SECONDS, PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS
 from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model
@@ -40,7 +40,7 @@ def test_what_a_pod_needs_is_applied_before_it() -> None:
         "NetworkPolicy",
         "Deployment",
     ]
-    assert list(children(model(), engine_image="e", monitors=True))[-1] == "PodMonitor"
+    assert list(children(model(), engine_image="e", monitors=Monitors()))[-1] == "PodMonitor"
 
 
 def test_a_cpu_model_never_gets_a_gpu() -> None:
@@ -314,13 +314,26 @@ def test_a_drain_takes_one_of_several_replicas_at_a_time_and_is_never_held_up_fo
 
 
 def test_metrics_are_read_at_the_engine_s_port() -> None:
-    made = children(model(), engine_image="e", monitors=True)
+    made = children(model(), engine_image="e", monitors=Monitors())
     (endpoint,) = made["PodMonitor"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == "http"
     node, named = endpoint["relabelings"]
     assert node["targetLabel"] == "node"  # by which its agent's figures are joined
     assert (named["targetLabel"], named["replacement"]) == ("model", "m")  # and the operator's
     assert made["PodMonitor"]["spec"]["selector"] == made["NetworkPolicy"]["spec"]["podSelector"]
+
+
+def test_a_service_monitor_finds_the_model_s_service() -> None:
+    labels = {"release": "kps", "app.kubernetes.io/name": "another"}
+    made = children(model(), engine_image="e", monitors=Monitors("ServiceMonitor", labels, "30s"))
+    service, monitor = made["Service"], made["ServiceMonitor"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,), (port,) = monitor["spec"]["endpoints"], service["spec"]["ports"]
+    assert endpoint["port"] == port["name"]
+    by_pod = children(model(), engine_image="e", monitors=Monitors(interval="30s"))["PodMonitor"]
+    assert by_pod["spec"]["podMetricsEndpoints"] == [endpoint]
+    assert endpoint["interval"] == "30s"
+    assert monitor["metadata"]["labels"] == {**service["metadata"]["labels"], "release": "kps"}
 
 
 def job(**spec: Any) -> dict[str, Any]:
@@ -367,7 +380,7 @@ def test_a_preflight_is_no_endpoint_and_has_a_name_of_its_own_revision_and_node(
 
 
 def test_every_selector_finds_the_pods() -> None:
-    made = children(model(replicas=2), engine_image="e", monitors=True)
+    made = children(model(replicas=2), engine_image="e", monitors=Monitors())
     labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for kind, field in (
         ("NetworkPolicy", "podSelector"),
