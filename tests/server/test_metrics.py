@@ -66,6 +66,7 @@ def test_the_engine_is_mirrored(serve: Serve) -> None:
     served = serve()
     free, used = (served.metric("strata_kv_blocks", state=state) for state in ("free", "used"))
     assert (free, used) == (64, 0)
+    assert served.metric("strata_kv_cache_usage_ratio") == 0
     assert served.metric("strata_requests_running") == 0
     assert served.metric("strata_load_bytes", state="total") == 100
     labels = {"version": strata.__version__, "served_name": "tiny", "dtype": "bf16", "device": "fake"}
@@ -97,6 +98,7 @@ class BusyEngine(FakeEngine):
     [
         "strata_requests_running 2.0",
         "strata_requests_waiting 3.0",
+        "strata_kv_cache_usage_ratio 0.21875",
         'strata_requests_waiting_by_reason{reason="kv_blocks"} 3.0',
         'strata_requests_waiting_by_reason{reason="max_num_seqs"} 0.0',
         'strata_kv_blocks{state="used"} 14.0',

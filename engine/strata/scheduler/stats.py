@@ -36,6 +36,11 @@ class SchedulerStats:
         return self.num_total_blocks - self.num_free_blocks
 
     @property
+    def kv_usage(self) -> float:
+        """Share of the blocks that requests use; 0 before there are any."""
+        return self.num_used_blocks / self.num_total_blocks if self.num_total_blocks else 0.0
+
+    @property
     def num_empty_blocks(self) -> int:
         """With nothing in them that anybody could use."""
         return self.num_free_blocks - self.num_cached_blocks

@@ -114,6 +114,12 @@ _FIGURES: tuple[
         lambda stats: stats.num_waiting,
     ),
     (
+        GaugeMetricFamily,
+        "strata_kv_cache_usage_ratio",
+        "Share of the KV cache's blocks that requests use, 0 to 1.",
+        lambda stats: stats.kv_usage,
+    ),
+    (
         CounterMetricFamily,
         "strata_step_seconds",
         "Seconds that the engine's steps took; HTTP and text are not in it.",
