@@ -33,6 +33,7 @@ from strata_operator.plan import Manifest, Plan
 from strata_operator.render import revision_of, url
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure, Memory
+from strata_operator.start import Start
 from strata_operator.trouble import ailing, current_pods, is_complete, own_deployment
 from strata_operator.wording import progress
 
@@ -76,9 +77,11 @@ def status(
     is what stands in the way of that. ``stays``: why pods do not leave a node that is not healthy.
     """
     deployment = own_deployment(model, observed)
-    there = known(model, revision_of(desired["Deployment"]), observed, previous)
     rollout = (deployment.rollout if deployment else None) or _NONE
     complete = is_complete(model, desired, observed, plan)
+    revision = revision_of(desired["Deployment"])
+    there = known(model, revision, observed, previous)
+    start = Start.of(previous, revision).after(current_pods(desired["Deployment"], observed.pods))
     if memory.failure is not None:
         trouble = _rolled_back(memory.failure, trouble)
     verdicts = [
@@ -87,7 +90,7 @@ def status(
         _cached(desired["Deployment"], observed, plan, there, trouble),
         tuned,
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
-        _ready(model, complete=complete, trouble=trouble),
+        _ready(model, complete=complete, trouble=trouble, cost=start.words(there.nodes)),
         _degraded(trouble, ailing(model, observed), stays),
     ]
     return {
@@ -99,6 +102,7 @@ def status(
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
         **({"measured": told} if (told := _measured(desired["Deployment"], observed, previous)) else {}),
+        **({"lastStart": last} if (last := start.dump()) else {}),
         **({"cache": nodes} if (nodes := there.dump()) else {}),
         **({"rollout": kept} if (kept := memory.dump()) else {}),
     }
@@ -228,16 +232,18 @@ def _progressing(
     return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped; {so_far}")
 
 
-def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None) -> Condition:
+def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None, cost: str) -> Condition:
+    """``cost``: of the next start."""
     if trouble:
         return Condition(READY, False, trouble.reason, trouble.message)
     if not complete:
         return Condition(READY, False, "Progressing", "not all replicas of this generation are ready yet")
     if model.suspend:
-        return Condition(READY, False, "Suspended", "spec.suspend is true, so no pod runs; set it to false to serve")
+        words = f"spec.suspend is true, so no pod runs; set it to false to serve; {cost}"
+        return Condition(READY, False, "Suspended", words)
     if model.replicas == 0:
         start = f"kubectl scale stratamodel/{model.name} -n {model.namespace} --replicas=1 starts one"
-        return Condition(READY, False, "ScaledToZero", f"spec.replicas is 0, so no pod runs; {start}")
+        return Condition(READY, False, "ScaledToZero", f"spec.replicas is 0, so no pod runs; {start}; {cost}")
     return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -249,7 +250,9 @@ def test_the_status_written_is_in_the_schema() -> None:
     qwen = model(model={"source": "hf://Qwen/Qwen3-30B-A3B"}, engine={"maxModelLen": 4096}, hardware=NVIDIA)
     there = {kind: child(manifest) for kind, manifest in desired.items()}
     traffic = Traffic(100, 1, ((0.1, 1),), experts=2, hits=1)
-    seen = Observed(there, (pod(ready=True, revision=revision_of(desired["Deployment"]), traffic=traffic),))
+    served = pod(ready=True, revision=revision_of(desired["Deployment"]), traffic=traffic)
+    started = replace(served, created="2026-01-01T00:00:00Z", ready_since="2026-01-01T00:00:14Z")
+    seen = Observed(there, (started,))
     fit = judge(qwen, shape_of(qwen), [StrataNode.parse(node_object())])
     tuned = verdict(made, {}, ())
     memory = Memory(Served("a", 1, {}), Failure("b", 2, "EngineFailed", "why"))
@@ -272,6 +275,7 @@ def test_the_status_written_is_in_the_schema() -> None:
     assert sorted(fit.plan) == sorted(known["plan"]["properties"])
     assert sorted(written["cache"]) == sorted(known["cache"]["properties"])
     assert known["cache"]["properties"]["nodes"]["maxItems"] == MOST_NODES
+    assert sorted(written["lastStart"]) == sorted(known["lastStart"]["properties"])
     assert sorted(written["measured"]) == sorted(known["measured"]["properties"])
     assert sorted(written) == sorted(known)
     for condition in written["conditions"]:

@@ -340,3 +340,17 @@ def test_a_refused_spec_keeps_the_counts() -> None:
     assert (made["readyReplicas"], made["observedGeneration"]) == (1, 2)
     assert verdict(made, "Accepted") == ("False", "InvalidSpec")
     assert find(made, "Ready")["message"] == "spec.x is not known"
+
+
+def test_a_model_at_zero_says_what_its_next_start_costs() -> None:
+    never = find(told(rollout(0), replicas=0), "Ready")["message"]
+    assert never == (
+        "spec.replicas is 0, so no pod runs; kubectl scale stratamodel/m -n ns --replicas=1 starts one; how long a "
+        "start takes was not measured yet; the weights have to be fetched and converted"
+    )
+    served = told(rollout(1), pod(ready=True, created="2026-01-01T00:00:00Z", ready_since="2026-01-01T00:00:14Z"))
+    asleep = told(rollout(0), replicas=0, previous=served)
+    words = "the last start took 14 s from the pod's creation until it was ready; the converted weights are on node-1"
+    assert find(asleep, "Ready")["message"].endswith(words)
+    suspended = told(rollout(0), suspend=True, previous=served)
+    assert find(suspended, "Ready")["message"].endswith(words)

@@ -46,6 +46,9 @@ class Pod:
     succeeded: bool = False  # it ran to its end, and all went well
     ends_by: str = ""  # when its grace period ends, RFC 3339; "" for one that is not being deleted
     address: str = ""  # its IP; "" before it has one
+    created: str = ""  # RFC 3339
+    ready_since: str = ""  # RFC 3339; "" while it is not
+    restarted: bool = False  # the engine's container was started again
     loading: Loading | None = None  # what its engine told last of its start
     traffic: Traffic | None = None  # what its engine did lately
 
@@ -70,6 +73,7 @@ class Pod:
         role = (metadata.get("labels") or {}).get(ROLE_LABEL, "")
         spec = obj.get("spec") or {}
         scheduled = having(status.get("conditions"), "PodScheduled", "True")
+        ready = having(status.get("conditions"), "Ready", "True")
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -90,6 +94,9 @@ class Pod:
             gpus=gpus_of(spec),
             ends_by=metadata.get("deletionTimestamp", ""),
             address=status.get("podIP") or "",
+            created=metadata.get("creationTimestamp") or "",
+            ready_since=next((one.get("lastTransitionTime") or "" for one in ready), ""),
+            restarted=bool(container.get("restartCount")),
         )
 
 
