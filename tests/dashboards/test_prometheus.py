@@ -1,4 +1,4 @@
-"""Every query of every dashboard, asked of a real Prometheus that reads real programs."""
+"""Every query of every dashboard and of what scales by load, asked of a real Prometheus that reads real programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from urllib.error import URLError
 import pytest
 
 from dashboards.every import EVERY
-from tests.dashboards.scene import Prometheus, scene
+from tests.dashboards.autoscaling import Asked, queries
+from tests.dashboards.scene import VARIABLES, Prometheus, scene
 from tests.environment import find_prometheus
 from tests.operator.live.harness import eventually
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.real
 QUERIES = {query.expr: query for one in EVERY for _, query in one.queries()}
 ANSWERED = [expr for expr, query in QUERIES.items() if not query.needs]
 OTHERS = [expr for expr, query in QUERIES.items() if query.needs]
+SCALING = list(queries(VARIABLES["namespace"], VARIABLES["model"], "m-1"))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     if program is None:
         pytest.skip("needs prometheus (make prometheus)")
     with scene(program, tmp_path_factory.mktemp("scene")) as found:
-        missing = list(ANSWERED)
+        # Those that scale are 0 while nobody asks the engine, whatever they are made of.
+        missing = [*ANSWERED, *(f"({one.query}) > 0" for one in SCALING)]
 
         def is_complete() -> bool:
             try:
@@ -48,3 +51,8 @@ def test_prometheus_can_evaluate_every_rule(prometheus: Prometheus) -> None:
     rules = [rule for group in groups for rule in group["rules"]]
     assert {rule["health"] for rule in rules} == {"ok"}
     assert [rule["name"] for rule in rules if rule.get("state") == "firing"] == []
+
+
+@pytest.mark.parametrize("one", [one for one in SCALING if one.series], ids=lambda one: one.name)
+def test_the_adapter_finds_what_its_rules_show(prometheus: Prometheus, one: Asked) -> None:
+    assert prometheus.get("/api/v1/series", **{"match[]": one.series or ""})
