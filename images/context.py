@@ -42,7 +42,7 @@ def fill() -> Context:
     """Make the build context. Raises BuildError."""
     CONTEXT.mkdir(parents=True, exist_ok=True)
     for image in IMAGES:
-        pins = requirements(image.extra)
+        pins = requirements(*image.extras)
         large = [pin for pin in pins if TORCH in image.pins and LARGE.match(pin)]
         for name in image.pins:
             write(CONTEXT / name, large if name == TORCH else [pin for pin in pins if pin not in large])
@@ -51,15 +51,16 @@ def fill() -> Context:
     return Context(wheel=wheel())
 
 
-def requirements(extra: str) -> list[str]:
-    """Everything that an extra needs, pinned as constraints.txt says, for Debian 12's Python and newer."""
+def requirements(*extras: str) -> list[str]:
+    """Everything that extras need, pinned as constraints.txt says, for Debian 12's Python and newer."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    state = hashlib.sha256(json.dumps([extra, project["dependencies"], project["optional-dependencies"]]).encode())
+    state = hashlib.sha256(json.dumps([extras, project["dependencies"], project["optional-dependencies"]]).encode())
     state.update((ROOT / "constraints.txt").read_bytes())
-    known = BUILD / "requirements" / f"{extra}-{state.hexdigest()[:12]}.txt"
+    known = BUILD / "requirements" / f"{'-'.join(extras)}-{state.hexdigest()[:12]}.txt"
     if not known.exists():
         target = ("--python-platform", "linux", "--python-version", "3.11")
-        pins = uv("pip", "compile", "-q", *PLAIN, *target, "--extra", extra, "-c", "constraints.txt", "pyproject.toml")
+        wanted = [option for extra in extras for option in ("--extra", extra)]
+        pins = uv("pip", "compile", "-q", *PLAIN, *target, *wanted, "-c", "constraints.txt", "pyproject.toml")
         write(known, pins.splitlines())
     return known.read_text().splitlines()
 

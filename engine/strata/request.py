@@ -88,7 +88,8 @@ class TokenOutput:
     ``token_ids`` are the new tokens (empty when only the end is reported). A token that stopped the sequence is
     included. ``finish_reason`` is None until the last output. ``error`` is set with ``FinishReason.ERROR`` only.
     ``logprobs``: one entry a token where the request asked for them, else empty. ``num_cached_tokens``: how many tokens
-    of the prompt the prefix cache had; the same in every output of a request.
+    of the prompt the prefix cache had; the same in every output of a request, as is ``began``: when it left the queue,
+    in seconds of ``time.monotonic()``; None if it never did.
     """
 
     request_id: str
@@ -97,3 +98,4 @@ class TokenOutput:
     error: str | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     num_cached_tokens: int = 0
+    began: float | None = None

@@ -24,8 +24,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from strata.engine.fake import FAKE_READY, FakeEngine
 from strata.request import GenerationRequest
+from strata.server.access_log import log_access
 from strata.server.app import EVERYBODY, Access, create_app
 from strata.server.lifetime import http_config
+from strata.server.middleware import Observer
+from strata.server.record import RequestRecord
 from strata.server.service import Service
 from tests.server.families import TEMPLATES
 
@@ -90,6 +93,11 @@ def encoder(directory: Path) -> Callable[[str], list[int]]:
 def encode(store: Path) -> Callable[[str], list[int]]:
     """Text to the ids of the tiny tokenizer."""
     return encoder(store)
+
+
+def new_record() -> RequestRecord:
+    """That of a request which has just come."""
+    return RequestRecord("r1", "127.0.0.1", "POST", "/v1/completions", {})
 
 
 async def wait_ready(service: Service) -> None:
@@ -199,11 +207,13 @@ class Live:
 
 
 @contextmanager
-def run_live(engine: FakeEngine, access: Access = EVERYBODY, *, name: str = "tiny") -> Iterator[Live]:
+def run_live(
+    engine: FakeEngine, access: Access = EVERYBODY, *, name: str = "tiny", observers: Sequence[Observer] = (log_access,)
+) -> Iterator[Live]:
     """uvicorn as ``strata serve`` runs it, on a free port."""
     service = Service(engine, model_names=(name,))
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(http_config(service, access))
+    server = uvicorn.Server(http_config(service, access, observers))
     started: list[asyncio.AbstractEventLoop] = []
     ready = threading.Event()
 

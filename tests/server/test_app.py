@@ -509,6 +509,6 @@ def test_the_access_log_has_no_prompts_and_no_queries(serve: Serve, caplog: pyte
         "/v1/chat/completions?key=secret-query", json={"messages": messages}, headers={"X-Request-Id": "r1"}
     )
     lines = [record.getMessage() for record in caplog.records if record.name == "strata.access"]
-    assert any("POST '/v1/chat/completions' 200" in line and "id=r1" in line for line in lines)
+    assert any("method=POST path=/v1/chat/completions status=200" in line and "id=r1" in line for line in lines)
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("strata")]
     assert not any("secret" in line for line in ours)

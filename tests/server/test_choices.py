@@ -19,7 +19,7 @@ from strata.server.job import Piece
 from strata.server.parse import parse
 from strata.server.schemas import CompletionRequest
 from strata.server.service import Service
-from tests.server.conftest import Live, Serve, wait_ready
+from tests.server.conftest import Live, Serve, new_record, wait_ready
 from tests.server.test_app import error_of, events
 
 Encode = Callable[[str], list[int]]
@@ -76,7 +76,7 @@ async def test_choices_come_side_by_side(make_engine: Callable[..., FakeEngine],
     await service.start()
     await wait_ready(service)
     engine.pause()
-    job = await service.admit(parse(CompletionRequest, b'{"prompt": "a", "n": 3}'), arrived=0)
+    job = await service.admit(parse(CompletionRequest, b'{"prompt": "a", "n": 3}'), new_record())
     async with aclosing(service.generate(job)) as pieces:
         for _ in range(3):
             waiting = asyncio.ensure_future(anext(pieces))
@@ -166,7 +166,7 @@ async def test_choices_begin_together_or_not_at_all(make_engine: Callable[..., F
 
     async def ask(num_choices: int) -> list[Piece]:
         body = parse(CompletionRequest, json.dumps({"prompt": "a", "n": num_choices}).encode())
-        return [piece async for piece in service.generate(await service.admit(body, arrived=0))]
+        return [piece async for piece in service.generate(await service.admit(body, new_record()))]
 
     first = asyncio.create_task(ask(3))
     await engine.wait_until(lambda fake: fake.num_open == 3)

@@ -127,6 +127,13 @@ def require(*packages: str, extra: str = "serve") -> None:
     """Raises OptionError with what to install when one of an extra's packages is not there; none named: of all that it
     brings. Imports none of them."""
     table = EXTRAS[extra]
-    missing = [name for name in packages or table if importlib.util.find_spec(table[name]) is None]
+    missing = [name for name in packages or table if not _is_there(table[name])]
     if missing:
         raise OptionError(f"{', '.join(missing)} is not installed; this command needs: {install_hint(extra)}")
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from strata.bench.serve.address import API_KEY, DEFAULT_URL
 from strata.cli.arguments import require
 from strata.cli.serve_options import add_options, engine_config
+from strata.cli.traces import tracing
 from strata.config import EngineConfig
 from strata.config.model_name import BuiltinName, HubName, LocalName, UrlName, parse_name
 from strata.engine import logs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from strata.server.app import Access
     from strata.server.keys import ApiKeys
     from strata.server.service import Service
+    from strata.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = engine_config(arguments)
     require()
     keys = _api_keys(arguments)
+    traces = tracing(arguments.otlp_endpoint)
     with listen(arguments.host, arguments.port) as listener:
         logs.configure(arguments.log_level.upper())
         if arguments.log_level != "debug":
@@ -66,7 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
 
         import uvloop
 
-        uvloop.run(_serve(config, arguments, listener, access))
+        try:
+            uvloop.run(_serve(config, arguments, listener, access, traces))
+        finally:
+            if traces is not None:
+                traces.close()
     return 0
 
 
@@ -92,10 +99,17 @@ def access_through(listener: socket.socket, api_keys: ApiKeys | None, allowed_or
     return Access(api_keys, allowed_origins, is_local)
 
 
-async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: socket.socket, access: Access) -> None:
+async def _serve(
+    config: EngineConfig,
+    arguments: argparse.Namespace,
+    listener: socket.socket,
+    access: Access,
+    traces: Tracing | None,
+) -> None:
     from strata.cli.progress import ProgressBar
     from strata.engine.client import EngineClient
     from strata.engine.messages import LoadProgress
+    from strata.server.access_log import log_access
     from strata.server.lifetime import run as run_server
     from strata.server.service import Service
 
@@ -121,6 +135,7 @@ async def _serve(config: EngineConfig, arguments: argparse.Namespace, listener: 
             service,
             listener,
             access=access,
+            observers=(*((log_access,) if arguments.access_log else ()), *((traces,) if traces else ())),
             grace_seconds=arguments.grace_seconds,
             on_progress=on_progress,
             on_ready=on_ready,

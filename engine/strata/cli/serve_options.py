@@ -10,6 +10,7 @@ from strata.bench.serve.address import DEFAULT_HOST, DEFAULT_PORT
 from strata.cli.arguments import milliseconds, origins, positive, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.published import add_published
+from strata.cli.traces import ENDPOINTS, OPTION, receiver
 from strata.config import CacheConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS
 from strata.errors import OptionError
@@ -151,6 +152,19 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         default=25,
         metavar="S",
         help="seconds that requests in flight have to end when the server stops (default: 25)",
+    )
+    http.add_argument(
+        "--access-log",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="log a line for each request: times and tokens, never a prompt, an answer or a key (default: on)",
+    )
+    http.add_argument(
+        OPTION,
+        type=receiver,
+        metavar="URL",
+        help="send a trace of each request to this receiver of OTLP over HTTP, like http://127.0.0.1:4318; "
+        f"needs the extra 'otel' (default: what {ENDPOINTS[1]} says, else none)",
     )
     http.add_argument(
         "--log-level",

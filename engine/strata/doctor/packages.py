@@ -23,7 +23,11 @@ SERVE = {
     "nvidia-ml-py": "pynvml",
 }
 BENCH = {name: SERVE[name] for name in ("prometheus-client", "tqdm", "nvidia-ml-py")} | {"aiohttp": "aiohttp"}
-EXTRAS: Mapping[str, Mapping[str, str]] = {"serve": SERVE, "bench": BENCH}
+OTEL = {
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+}
+EXTRAS: Mapping[str, Mapping[str, str]] = {"serve": SERVE, "bench": BENCH, "otel": OTEL}
 
 
 def install_hint(extra: str) -> str:

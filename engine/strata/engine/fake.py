@@ -10,6 +10,7 @@ the fake may be called from any thread.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import log
@@ -168,6 +169,7 @@ class FakeEngine(Lifecycle):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         self._admit(request)
+        began = time.monotonic()
         finished = False
         try:
             for generated, token_id in enumerate(self._tokens(request), start=1):
@@ -187,7 +189,8 @@ class FakeEngine(Lifecycle):
                     max_model_len=self._facts.max_model_len,
                 )
                 finished = reason is not None
-                yield TokenOutput(request.request_id, (token_id,), reason, logprobs=_logprobs(token_id, request))
+                logprobs = _logprobs(token_id, request)
+                yield TokenOutput(request.request_id, (token_id,), reason, logprobs=logprobs, began=began)
                 if finished:
                     return
         finally:

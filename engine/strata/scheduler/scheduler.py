@@ -250,6 +250,8 @@ class Scheduler:
             self._waiting_for = lack
             return None
         self._cache.begin(sequence)
+        if sequence.began is None:
+            sequence.began = self._step_began
         insort(self._running, self._waiting.pop(0), key=_order)
         return sequence
 
@@ -342,4 +344,6 @@ def _order(sequence: Sequence) -> tuple[float, int]:
 def _output(
     sequence: Sequence, token_ids: tuple[int, ...], reason: FinishReason | None, error: str | None = None
 ) -> TokenOutput:
-    return TokenOutput(sequence.request_id, token_ids, reason, error, num_cached_tokens=sequence.num_cached)
+    return TokenOutput(
+        sequence.request_id, token_ids, reason, error, num_cached_tokens=sequence.num_cached, began=sequence.began
+    )

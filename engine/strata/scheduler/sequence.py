@@ -24,6 +24,7 @@ class Sequence:
     num_computed: int = 0  # leading tokens whose keys and values are in the cache
     num_scheduled: int = 0  # the same, with those of steps that have not been taken in
     num_cached: int = 0  # tokens of the prompt that the prefix cache had at the first run
+    began: float | None = None  # when it first ran, in seconds of the scheduler's clock
     was_preempted: bool = False
     _keys: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they were asked for
 

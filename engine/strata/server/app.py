@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,13 +14,16 @@ from starlette.routing import Match, Route
 
 import strata
 from strata.errors import StrataError
+from strata.server.access_log import log_access
 from strata.server.description import describe
+from strata.server.failures import describe as describe_error
 from strata.server.failures import error_body, error_response
 from strata.server.keys import ApiKeys, RequireKey
-from strata.server.middleware import AccessLog, HeadAsGet
+from strata.server.middleware import HeadAsGet, KeepRecord, Observer
 from strata.server.origins import AllowOrigins
 from strata.server.page.routes import add_page
 from strata.server.probes import add_probes
+from strata.server.record import record_of
 from strata.server.routes import BODIES, add_generation, add_models, add_tokens
 from strata.server.service import Service
 from strata.server.status import add_status
@@ -40,8 +43,9 @@ class Access:
 EVERYBODY = Access()
 
 
-def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
-    """The ASGI application around a service; it starts the service, and closes it at its end."""
+def create_app(service: Service, access: Access = EVERYBODY, observers: Sequence[Observer] = (log_access,)) -> FastAPI:
+    """The ASGI application around a service; it starts the service, and closes it at its end. ``observers`` see each
+    request when it has ended."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -65,7 +69,7 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
     if access.api_keys is not None:
         app.add_middleware(RequireKey, keys=access.api_keys)
     app.add_middleware(AllowOrigins, origins=access.allowed_origins, is_local=access.is_local)
-    app.add_middleware(AccessLog)
+    app.add_middleware(KeepRecord, observers=observers)
     for add_routes in (add_generation, add_tokens, add_models, add_status, add_probes):
         add_routes(app, service)
     add_page(app)
@@ -76,7 +80,8 @@ def create_app(service: Service, access: Access = EVERYBODY) -> FastAPI:
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(StrataError)
-    async def on_strata_error(_: Request, error: StrataError) -> Response:
+    async def on_strata_error(request: Request, error: StrataError) -> Response:
+        record_of(request).error = describe_error(error)[1]["error"]["code"]
         return error_response(error)
 
     @app.exception_handler(HTTPException)
@@ -95,13 +100,9 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse(error_body(str(error.detail), kind), error.status_code, error.headers)
 
     @app.exception_handler(ClientDisconnect)
-    async def on_disconnect(_: Request, __: ClientDisconnect) -> Response:
+    async def on_disconnect(request: Request, _: ClientDisconnect) -> Response:
+        record_of(request).outcome = "abort"
         return Response(status_code=400)  # nobody is there to read it
-
-    @app.exception_handler(Exception)
-    async def on_bug(_: Request, error: Exception) -> Response:
-        message = f"the server failed: {type(error).__name__}; its log has the details"
-        return JSONResponse(error_body(message, "server_error", code="internal_error"), 500)
 
 
 def _allowed_methods(app: FastAPI, request: Request) -> set[str]:

@@ -9,6 +9,7 @@ from strata.request import FinishReason, GenerationRequest
 from strata.server.logprobs import ScoredToken
 from strata.server.output.deltas import Delta
 from strata.server.reading import Reading
+from strata.server.record import RequestRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,13 @@ class Job:
     requests: by the index of their choice; those of one prompt follow each other. num_choices: for each prompt.
     model_name: as the request called it. echo: what stands before each choice's text; empty without it.
     warnings: what the client should know of its request. reading: how texts become reasoning, content and calls; None
-    where all of them are content. arrived: seconds of ``time.perf_counter()``.
+    where all of them are content. record: of the request, which is filled on the way.
     """
 
     job_id: str
     requests: tuple[GenerationRequest, ...]
     model_name: str
-    arrived: float
+    record: RequestRecord
     num_choices: int = 1
     stop_strings: tuple[str, ...] = ()
     echo: tuple[str, ...] = ()

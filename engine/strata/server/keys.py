@@ -8,15 +8,18 @@ import logging
 from pathlib import Path
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata.errors import OptionError
 from strata.server.failures import error_body
 from strata.server.page.routes import PAGE_PATHS
+from strata.server.record import record_of
 
 logger = logging.getLogger(__name__)
 
+SHOWN_DIGITS = 8  # of a key's hash: enough to tell keys apart, too few to find one
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})  # for probes and Prometheus, which have no key
 _OPEN = OPEN_PATHS | PAGE_PATHS
 
@@ -42,7 +45,7 @@ class ApiKeys:
     def allow(self, key: str) -> bool:
         """Whether this is one of the keys. Takes as long whichever it is, and however much of it is right."""
         self._read_if_changed()
-        digest = hashlib.sha256(key.encode()).digest()
+        digest = _digest(key)
         return any([hmac.compare_digest(digest, known) for known in self._digests])  # noqa: C419  looks at each of them
 
     def _read_if_changed(self) -> None:
@@ -65,7 +68,7 @@ class ApiKeys:
             raise OSError("it is no regular file")
         lines = (line.strip() for line in self._path.read_text(encoding="utf-8").splitlines())
         keys = [line for line in lines if line and not line.startswith("#")]
-        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+        self._digests = tuple(map(_digest, keys))
         self._seen = stamp
 
 
@@ -86,7 +89,12 @@ class RequireKey:
             if not self._keys.allow(key.strip()):
                 await _refusal("the API key is none of those that this server takes")(scope, receive, send)
                 return
+            record_of(Request(scope)).key = _digest(key.strip()).hex()[:SHOWN_DIGITS]
         await self._app(scope, receive, send)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
 def _refusal(message: str) -> JSONResponse:

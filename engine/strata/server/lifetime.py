@@ -7,12 +7,14 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 
 from strata.engine.messages import LoadProgress
+from strata.server.access_log import log_access
 from strata.server.app import EVERYBODY, Access, create_app
+from strata.server.middleware import Observer
 from strata.server.protocol import BoundedProtocol
 from strata.server.service import Service
 
@@ -32,10 +34,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def http_config(service: Service, access: Access = EVERYBODY) -> uvicorn.Config:
+def http_config(
+    service: Service, access: Access = EVERYBODY, observers: Sequence[Observer] = (log_access,)
+) -> uvicorn.Config:
     """How uvicorn serves the application."""
     return uvicorn.Config(
-        create_app(service, access),
+        create_app(service, access, observers),
         loop="none",
         http=BoundedProtocol,
         ws="none",
@@ -52,6 +56,7 @@ async def run(
     listener: socket.socket,
     *,
     access: Access = EVERYBODY,
+    observers: Sequence[Observer] = (log_access,),
     grace_seconds: int,
     on_progress: Callable[[LoadProgress | None], None],
     on_ready: Callable[[], None],
@@ -62,7 +67,7 @@ async def run(
     ``listener`` is bound already, and closed at the end. ``on_progress`` runs several times a second while loading,
     ``on_ready`` once after. Raises the StrataError that ended the service, if one did.
     """
-    server = _Server(http_config(service, access))
+    server = _Server(http_config(service, access, observers))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
     with _signals(grace_seconds) as (stopped, forced):

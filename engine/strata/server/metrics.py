@@ -15,7 +15,9 @@ import strata
 from strata.engine.api import Engine
 from strata.errors import OptionError
 from strata.experts.counts import ExpertStats
+from strata.request import TokenOutput
 from strata.scheduler.stats import SchedulerStats, WaitReason
+from strata.server.record import RequestRecord
 from strata.store.directories import default_cache_dir, nearest_existing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,25 +76,27 @@ class Metrics:
 class Pace:
     """Counts the tokens of one choice as they come.
 
-    arrived: of its request, in seconds of ``time.perf_counter()``. num_prompt_tokens: what is counted with the first of
-    them; None for a choice whose prompt another one counts.
+    record: of its request, which is counted as well. num_prompt_tokens: what is counted with the first of them; None
+    for a choice whose prompt another one counts.
     """
 
-    def __init__(self, metrics: Metrics, arrived: float, num_prompt_tokens: int | None) -> None:
+    def __init__(self, metrics: Metrics, record: RequestRecord, num_prompt_tokens: int | None) -> None:
         self._metrics = metrics
-        self._arrived = arrived
+        self._record = record
         self._num_prompt_tokens = num_prompt_tokens
         self._previous: float | None = None
 
-    def count(self, num_tokens: int) -> None:
+    def count(self, output: TokenOutput) -> None:
         """Some have come, together."""
-        now = time.perf_counter()
+        now, num_tokens = time.monotonic(), len(output.token_ids)
+        is_first = self._previous is None
+        self._record.take(output, now, counts_prompt=is_first and self._num_prompt_tokens is not None)
         if self._previous is not None:
             for _ in range(num_tokens):
                 self._metrics.inter_token_latency.observe((now - self._previous) / num_tokens)
         elif self._num_prompt_tokens is not None:
             self._metrics.prompt_tokens.inc(self._num_prompt_tokens)
-            self._metrics.time_to_first_token.observe(now - self._arrived)
+            self._metrics.time_to_first_token.observe(now - self._record.arrived)
         self._previous = now
         self._metrics.generation_tokens.inc(num_tokens)
 

@@ -1,21 +1,27 @@
-"""Around every route: HEAD beside GET, and a request's id with its line in the access log; never its body or query."""
+"""Around every route: HEAD beside GET, a request's id, what is kept of it until its end, and faults of the server."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
+import traceback
 import uuid
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-logger = logging.getLogger("strata.access")
+from strata.server.failures import error_body
+from strata.server.record import RequestRecord
+
+logger = logging.getLogger(__name__)
 
 HEADER = "x-request-id"
-_QUIET = frozenset({"/health", "/ready", "/metrics", "/v1/status"})  # asked every few seconds; logged at level "debug"
-_MAX_PATH = 200  # characters of a path that are logged
 _SOUND_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+Observer = Callable[[RequestRecord], None]
 
 
 class HeadAsGet:
@@ -35,41 +41,45 @@ class HeadAsGet:
         await self._app({**scope, "method": "GET"}, receive, send_head)
 
 
-class AccessLog:
-    """Echoes ``X-Request-Id``, or makes one where it is missing or could not stand in a header and a log line."""
+class KeepRecord:
+    """Gives each request a ``RequestRecord`` as ``request.state.record``, and shows it to ``observers`` at the end.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Echoes ``X-Request-Id``, or makes one where it is missing or could not stand in a header and a log line. An error
+    that nobody foresaw is answered with its type alone, and logged without its message, which may quote the request.
+    """
+
+    def __init__(self, app: ASGIApp, observers: Sequence[Observer]) -> None:
         self._app = app
+        self._observers = observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(HEADER, "")
+        headers = Headers(scope=scope)
+        given = headers.get(HEADER, "")
         request_id = given if _SOUND_ID.fullmatch(given) else uuid.uuid4().hex
-        started = time.perf_counter()
-        status = "-"  # the client left before the headers
+        client, _ = scope.get("client") or ("-", 0)
+        record = RequestRecord(request_id, client, scope["method"], scope["path"], headers)
+        scope.setdefault("state", {})["record"] = record
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = str(message["status"])
+                record.status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (HEADER.encode(), request_id.encode())]
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception as error:  # noqa: BLE001  the last one to see it, and it is logged
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("request %s failed with %s:\n%s", request_id, type(error).__name__, frames)
+            record.error = "internal_error"
+            if record.status is None:
+                message = f"the server failed: {type(error).__name__}; its log has the details"
+                body = error_body(message, "server_error", code="internal_error")
+                await JSONResponse(body, 500)(scope, receive, send_with_id)
         finally:
-            level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
-            seconds = time.perf_counter() - started
-            client = scope.get("client") or ("-", 0)
-            logger.log(
-                level,
-                "%s %s %r %s %.3f s id=%s",
-                client[0],
-                scope["method"],
-                scope["path"][:_MAX_PATH],
-                status,
-                seconds,
-                request_id,
-            )
+            record.ended = time.monotonic()
+            for observe in self._observers:
+                observe(record)

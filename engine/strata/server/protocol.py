@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from strata.server.access_log import log_refusal
 from strata.server.failures import error_body
 
 MAX_HEAD_BYTES = 64 << 10  # of request line and headers; 8 to 64 KiB are usual in servers and proxies
@@ -117,6 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
         """Answer where no answer has begun, and close the connection."""
+        log_refusal(self.client[0] if self.client else "-", status, code)
         cycle = self.cycle
         if cycle is None or cycle.response_complete or (self._arriving == "body" and not cycle.response_started):
             body = json.dumps(error_body(message, "invalid_request_error", code=code)).encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -26,6 +25,7 @@ from strata.server.description import takes
 from strata.server.envelope import ChatEnvelope, ChoicesEnvelope, PlainEnvelope, TextEnvelope
 from strata.server.job import Job
 from strata.server.parse import parse
+from strata.server.record import record_of
 from strata.server.response_api.described import ResponseObject
 from strata.server.response_api.envelope import ResponseEnvelope
 from strata.server.response_api.request import ResponseRequest
@@ -61,12 +61,14 @@ def add_generation(app: FastAPI, service: Service) -> None:
     """Chats, responses, completions and ``/generate``."""
 
     async def admit(request: Request, schema: type[_Generation]) -> tuple[_Generation, Job]:
-        arrived = time.perf_counter()
+        record = record_of(request)
+        record.operation = "text_completion" if schema in (CompletionRequest, GenerateRequest) else "chat"
         try:
             body = await _body(request, schema)
-            return body, await service.admit(body, arrived)
+            record.is_streamed = not isinstance(body, GenerateRequest) and bool(body.stream)
+            return body, await service.admit(body, record)
         except StrataError as error:
-            service.count_refusal(error)
+            service.count_refusal(error, record)
             raise
 
     async def answer(request: Request, schema: type[_Choices], envelope: type[ChoicesEnvelope]) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from strata.errors import StrataError
+from strata.errors import RequestError, StrataError
 from strata.server.envelope import Envelope
 from strata.server.failures import describe
 from strata.server.job import Job, Piece
@@ -83,8 +83,13 @@ class StreamedAnswer(JobResponse):
                         await _body(send, envelope.chunk(piece))
                     await _body(send, envelope.closing(), more=False)
                 except StrataError as error:
-                    logger.error("%s ends in mid-stream: %s", self._job.job_id, error)
-                    await _body(send, envelope.failure(describe(error)[1]), more=False)
+                    failure = describe(error)[1]
+                    record = self._job.record
+                    record.error = failure["error"]["code"]
+                    # A request's own faults quote it: they are for the client, not for the log.
+                    why = record.error if isinstance(error, RequestError) else error
+                    logger.error("request %s ends in mid-stream: %s", record.request_id, why)
+                    await _body(send, envelope.failure(failure), more=False)
             finally:
                 await _cancel(first)
 

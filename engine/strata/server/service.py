@@ -29,6 +29,7 @@ from strata.server.conversation import Opening
 from strata.server.job import Job, Piece
 from strata.server.metrics import Metrics
 from strata.server.model import ServedModel, each_seeded, risks
+from strata.server.record import RequestRecord
 from strata.server.response_api.request import ResponseRequest
 from strata.server.schemas import ChatRequest, CompletionRequest, GenerateRequest
 from strata.server.tokens import DetokenizeRequest, TokenizeRequest
@@ -147,17 +148,19 @@ class Service:
             raise UnknownModelError(message, param="model", code="model_not_found")
         return name
 
-    async def admit(self, body: AnyRequest, arrived: float) -> Job:
+    async def admit(self, body: AnyRequest, record: RequestRecord) -> Job:
         """Tokenise and check against the model. Raises RequestError, NotReadyError, StoppingError, EngineError."""
         if isinstance(body, ResponseRequest):
             with body.own_words():
-                return await self._admit(body.chat, arrived, "resp")
-        return await self._admit(body, arrived, "chatcmpl" if isinstance(body, ChatRequest) else "cmpl")
+                return await self._admit(body.chat, record, "resp")
+        return await self._admit(body, record, "chatcmpl" if isinstance(body, ChatRequest) else "cmpl")
 
-    async def _admit(self, body: ChatRequest | CompletionRequest | GenerateRequest, arrived: float, prefix: str) -> Job:
+    async def _admit(
+        self, body: ChatRequest | CompletionRequest | GenerateRequest, record: RequestRecord, prefix: str
+    ) -> Job:
         if self._stopping:
             raise StoppingError("the server is about to end and takes no more requests; try again, or elsewhere")
-        name = self.check_name(body.model)
+        name = record.model = self.check_name(body.model)
         model = self.model()
         opening = None
         if isinstance(body, ChatRequest):
@@ -190,11 +193,13 @@ class Service:
         if body.wants_echo:
             texts = await _maybe_in_thread(lambda: [model.decode(prompt) for prompt in given], length)
             echo = [text for text in texts for _ in range(body.num_choices)]
+        record.response_id, record.num_choices, record.sampling = job_id, body.num_choices, params[0]
+        record.num_prompt_tokens = sum(map(len, prompts))
         return Job(
             job_id,
             tuple(requests),
             name,
-            arrived,
+            record,
             num_choices=body.num_choices,
             stop_strings=body.stop_strings,
             echo=tuple(echo),
@@ -212,35 +217,36 @@ class Service:
         model = self.model()
         num_held = 0  # places in the engine
         choices = [generate_choice(job, index, self.engine, model, self.metrics) for index in range(len(job.requests))]
-        outcome = "abort"  # what it is when the iterator is closed early
+        record = job.record
+        record.outcome = "abort"  # what it is when the iterator is closed early
         num_open = len(choices)
-        has_tokens = False
         try:
             num_held = self._hold(num_open)
+            record.submitted = time.monotonic()
             async with aclosing(merge(choices) if num_open > 1 else choices[0]) as pieces:
                 async for piece in pieces:
-                    has_tokens = has_tokens or piece.num_tokens > 0
                     if piece.finish_reason is not None:
+                        record.finish_reasons[piece.choice] = piece.finish_reason.value
                         num_open -= 1
                         if num_open == 0:
-                            outcome = piece.finish_reason.value
+                            record.outcome = piece.finish_reason.value
                         else:
                             num_held -= self._free(1)
                     yield piece
         except OverloadedError:
-            outcome = "overloaded"
+            record.outcome = "overloaded"
             raise
         except RequestError:
-            outcome = "rejected"
+            record.outcome = "rejected"
             raise
         except StrataError:
-            outcome = "error"
+            record.outcome = "error"
             raise
         finally:
             self._free(num_held)
-            self.metrics.requests.labels(outcome).inc()
-            if has_tokens:
-                self.metrics.request_duration.observe(time.perf_counter() - job.arrived)
+            self.metrics.requests.labels(record.outcome).inc()
+            if record.first_token is not None:
+                self.metrics.request_duration.observe(time.monotonic() - record.arrived)
 
     def _check_size(self, num_prompts: int, num_choices: int) -> None:
         """Raises RequestError for more answers than could ever be made together."""
@@ -291,13 +297,13 @@ class Service:
         model = self.model()
         return {"prompt": await _maybe_in_thread(lambda: model.spell(body.tokens), len(body.tokens))}
 
-    def count_refusal(self, error: StrataError) -> None:
+    def count_refusal(self, error: StrataError, record: RequestRecord) -> None:
         """Count a request that was not admitted."""
         if isinstance(error, NotReadyError | StoppingError):
-            outcome = "unavailable"
+            record.outcome = "unavailable"
         else:
-            outcome = "rejected" if isinstance(error, RequestError) else "error"
-        self.metrics.requests.labels(outcome).inc()
+            record.outcome = "rejected" if isinstance(error, RequestError) else "error"
+        self.metrics.requests.labels(record.outcome).inc()
 
     def _describe_progress(self) -> str:
         progress = self.progress

@@ -9,7 +9,9 @@ import pytest
 from strata.cli import progress as shown
 from strata.engine.fake import FakeEngine
 from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.request import TokenOutput
 from strata.server.metrics import Metrics, Pace
+from strata.server.record import RequestRecord
 from strata_operator.api.figures import FETCHING, IN_BYTES, Counters, Progress, Traffic, total
 
 INF = float("inf")
@@ -21,9 +23,9 @@ def exposition() -> bytes:
     engine = FakeEngine(experts=experts)
     asyncio.run(engine.start())
     metrics = Metrics(engine, model_name="m")
-    pace = Pace(metrics, arrived=0.0, num_prompt_tokens=3)
-    pace.count(1)
-    pace.count(4)
+    pace = Pace(metrics, RequestRecord("r", "-", "POST", "/generate", {}, arrived=0.0), num_prompt_tokens=3)
+    pace.count(TokenOutput("r", (1,)))
+    pace.count(TokenOutput("r", (1, 2, 3, 4)))
     return metrics.render()
 
 
