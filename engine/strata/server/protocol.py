@@ -1,5 +1,5 @@
-"""uvicorn's HTTP/1.1 with three bounds: the size of a request's head, the time that it may take to arrive, and the time
-that its answer may stay unread."""
+"""uvicorn's HTTP/1.1 with four bounds: the size of a request's head, that of what stands between the parts of its body,
+the time that it may take to arrive, and the time that its answer may stay unread."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from strata.server.access_log import log_refusal
 from strata.server.failures import error_body
 
 MAX_HEAD_BYTES = 64 << 10  # of request line and headers; 8 to 64 KiB are usual in servers and proxies
+# Of sizes, extensions and trailers of a body in chunks: one of single bytes has five for each.
+MAX_FRAMING_BYTES = 2 * MAX_HEAD_BYTES
+FRAMING_PER_BYTE = 16
 ARRIVAL_SECONDS = 60.0  # from a request's first byte to the last of its body
 UNREAD_SECONDS = 60.0  # that the buffers between server and client may stay full
 
@@ -29,6 +32,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._arriving: Literal["nothing", "head", "body"] = "nothing"
         self._head_bytes = 0
+        self._fields_bytes = 0  # of it, as far as it is read
+        self._body_bytes = 0
+        self._framing_bytes = 0
         self._newest = b""  # what the parser reads now, or read last
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -44,14 +50,22 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._newest = data
+        already = self._body_bytes
         super().data_received(data)
         if self._arriving == "head":
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                message = f"the request line and headers are longer than {MAX_HEAD_BYTES} bytes, the most that is read"
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "headers_too_large")
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse_head(f"the request line and headers are longer than {MAX_HEAD_BYTES} bytes")
+        elif self._arriving == "body":
+            self._framing_bytes += len(data) - (self._body_bytes - already)
+            allowed = MAX_FRAMING_BYTES + FRAMING_PER_BYTE * self._body_bytes
+            if self._framing_bytes > allowed:
+                self._refuse_head(f"the chunks of the body have more than {allowed} bytes beside it")
 
     def send_400_response(self, msg: str) -> None:
+        if self._fields_bytes > MAX_HEAD_BYTES:
+            self._refuse_head(f"the request line and headers are longer than {MAX_HEAD_BYTES} bytes")
+            return
         request_line = _REQUEST_LINE.match(self._newest)
         if request_line is not None and request_line[1] not in _METHODS:
             message = (
@@ -69,12 +83,30 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._arriving, self._head_bytes = "head", 0
+        self._arriving = "head"
+        self._head_bytes = self._fields_bytes = self._body_bytes = self._framing_bytes = 0
         self._wait()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_field(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_field(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
+
+    def _count_field(self, num_bytes: int) -> None:
+        self._fields_bytes += num_bytes
+        if self._fields_bytes > MAX_HEAD_BYTES:  # all of it may come in one piece
+            raise ValueError("the head is too large")  # the parser ends, and asks for ``send_400_response``
 
     def on_headers_complete(self) -> None:
         self._arriving = "body"
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._arriving = "nothing"
@@ -115,6 +147,11 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         message = f"the request did not arrive within {ARRIVAL_SECONDS:.0f} s; send it again"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "request_timeout")
+
+    def _refuse_head(self, why: str) -> None:
+        if not self.transport.is_closing():
+            message = f"{why}, the most that is read"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "headers_too_large")
 
     def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
         """Answer where no answer has begun, and close the connection."""
