@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster and not real" -n 3 --dist loadfile --no-loadscope-reorder
 REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
 
-.PHONY: help demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
+.PHONY: help release bundle demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
   pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
@@ -51,6 +51,13 @@ cluster-up: packages ## start the local cluster alone
 
 cluster-down: ## stop the local cluster and remove it
 	@$(CLUSTER) down
+
+release: packages venv ## a release's files in dist/: wheel, images, charts, bills of materials, notes, sums (SNAPSHOT=1: to try)
+	@$(CLUSTER) build helm && $(BIN)/python -m release $(if $(SNAPSHOT),--snapshot)
+
+bundle: packages venv ## the release and its air-gap bundle (MODELS="NAME=SOURCE ...": with models, in DTYPE=int4)
+	@$(CLUSTER) build helm && $(BIN)/python -m release --bundle $(if $(SNAPSHOT),--snapshot) \
+	  $(if $(DTYPE),--dtype $(DTYPE)) $(foreach model,$(MODELS),--model $(model))
 
 images: packages clients ## build the images (add REGISTRY=host:port to push them)
 	@$(BIN)/python -m images.build $(if $(REGISTRY),--registry $(REGISTRY) --push)

@@ -46,16 +46,20 @@ def build(
         raise BuildError(f"the CA bundle {ca_bundle} is not a file")
     with only_one():
         filled = context.fill()
-        made = {image.name: build_one(image, filled, base_image, ca_bundle, tag) for image in wanted}
+        made = {}
+        for image in wanted:
+            made[image.name] = local = build_one(image, filled, base_image, ca_bundle)
+            replace(image.name, local)
+            if tag:
+                made[image.name] = f"localhost/{image.name}:{tag}"
+                buildah("tag", local, made[image.name])
     if to:
         reference = registry.push if push else registry.in_registry
         made = {name: reference(local, to) for name, local in made.items()}
     return made
 
 
-def build_one(
-    described: Image, filled: context.Context, base_image: str, ca_bundle: Path | None = None, tag: str = ""
-) -> str:
+def build_one(described: Image, filled: context.Context, base_image: str, ca_bundle: Path | None = None) -> str:
     """The image's local name, ``localhost/NAME:TAG``; built if the local storage lacks it."""
     name = described.name
     image = f"localhost/{name}:{filled.tag(described, base_image)}"
@@ -79,11 +83,6 @@ def build_one(
         command += [*arguments, "--file", str(file), "--tag", image, str(context.CONTEXT)]
         logged(command, BUILD / f"{name}.log")
         say(f"{name}: built in {time.monotonic() - started:.0f} s")
-    replace(name, image)
-    if tag:
-        named = f"localhost/{name}:{tag}"
-        buildah("tag", image, named)
-        return named
     return image
 
 

@@ -76,6 +76,15 @@ def exists(image: str) -> bool:
     return bool(buildah("images", "--quiet", image, check=False))
 
 
+def inside(image: str, script: str) -> str:
+    """What a Python script prints that runs as root in a container of an image of the local storage."""
+    container = buildah("from", "--pull-never", image)
+    try:
+        return buildah("run", "--user", "root", container, "--", "python3", "-c", script)
+    finally:
+        buildah("rm", container, check=False)
+
+
 def logged(command: list[str], log: Path) -> None:
     """Run a command with its output in ``log``; say which of buildah's steps took long, as they end.
 

@@ -28,6 +28,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PACKAGES = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
+    "skopeo": "skopeo",
     "g++": "g++",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",

@@ -1,0 +1,1 @@
+"""A release and its air-gap bundle: ``python3 -m release --help``."""
