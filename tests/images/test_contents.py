@@ -80,7 +80,7 @@ def test_another_build_of_the_code_is_one_small_layer(
 ) -> None:
     before, after = layers(images[image.name]), layers(changed[image.name])
     new = {digest: size for digest, size in after.items() if digest not in before}
-    assert len(new) == 1
+    assert len(new) <= 1
     pulled = sum(new.values())
     print(f"{image.name}: {pulled / MB:.1f} of {sum(after.values()) / MB:,.1f} MB are pulled for another wheel")
     assert pulled < 100 * MB
