@@ -23,6 +23,7 @@ OUTSIDE = {
     "charts/strata/README.md": "chart.md",
     "charts/strata-model/README.md": "chart-model.md",
 }
+ICON = "engine/strata/server/page/icon.svg"  # of the page that the engine serves
 FENCED = re.compile(r"^([ ]*)(```+)[^\n]*\n.*?^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^()\s]+(?=[)\s])")
@@ -119,7 +120,7 @@ def expanded(nav: list[Any]) -> list[Any]:
 def for_python_markdown(text: str) -> str:
     """It takes a table behind a comment for a part of that, and one whose headings are all empty for none."""
     text = re.sub(r"-->\n(?=\S)", "-->\n\n", text)
-    return re.sub(r"^\|( *\|)+\n(?=\|-)", lambda row: row[0].replace(" ", "&nbsp;"), text, flags=re.MULTILINE)
+    return re.sub(r"^\|( *\|)+\n(?=\|-)", lambda row: row[0].replace(" ", "<i></i>"), text, flags=re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -131,6 +132,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File  # where mkdocs runs alone
 
+    files.append(File.generated(config, "icon.svg", abs_src_path=str(ROOT / ICON)))
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
     for path, page in linked().items():

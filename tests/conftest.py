@@ -13,10 +13,14 @@ import pytest
 
 from manifests.generate import find_helm
 from strata.runner.threads import spin_briefly
+from tests.browser import find_chromium, run_browser
+from tests.environment import BROWSERS
 from tests.kernels.interpret import Interpreter
 from tests.operator.chart.helm import Helm
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tests.cluster import Cluster
 
 spin_briefly()  # before any test imports torch
@@ -55,6 +59,17 @@ def helm() -> Helm:
         return Helm(find_helm())
     except SystemExit as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all tests of a file."""
+    pytest.importorskip("playwright", reason="Playwright is not installed; `make venv` does that")
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip(f"there is none of {', '.join(BROWSERS)} here; `make browser` installs the first on Debian")
+    with run_browser(executable) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -126,12 +126,18 @@ def test_anchors_are_those_of_code_hosts(heading: str, anchor: str) -> None:
         ),
         ("files/LICENSE.md", "[a](docs/api.md)", "[a](docs/api.md)"),
         ("chart.md", "<!-- x -->\n| a |\n|---|", "<!-- x -->\n\n| a |\n|---|"),
-        ("api.md", "| | |\n|---|---|", "|&nbsp;|&nbsp;|\n|---|---|"),
+        ("api.md", "| | |\n|---|---|", "|<i></i>|<i></i>|\n|---|---|"),
     ],
 )
 def test_links_are_those_of_the_site(place: str, text: str, expected: str) -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri=place))
     assert site.on_page_markdown(text, page) == expected
+
+
+def test_decisions_are_titled_by_their_numbers() -> None:
+    pages = sorted((site.ROOT / "docs" / "decisions").glob("*.md"))
+    titles = {page.name: site.headings(page.read_text("utf-8"))[0] for page in pages}
+    assert [name for name, title in titles.items() if not title.startswith(f"{int(name[:4])}. ")] == []
 
 
 def test_what_pages_link_to_has_a_page() -> None:

@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from tests.environment import BROWSERS
 from tests.server.conftest import Live
-from tests.server.page.browser import find_chromium, run_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 Open = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One for all tests of a file."""
-    pytest.importorskip("playwright", reason="Playwright is not installed; `make venv` does that")
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip(f"there is none of {', '.join(BROWSERS)} here; `make browser` installs the first on Debian")
-    with run_browser(executable) as running:
-        yield running
 
 
 @pytest.fixture

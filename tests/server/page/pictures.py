@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from strata.engine.fake import FAKE_READY, FakeEngine
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.native.pool import CpuWork
+from tests.browser import find_chromium, run_browser
 from tests.server.conftest import CHAT_TEMPLATE, SPECIAL, Live, encoder, run_live, write_store
-from tests.server.page.browser import find_chromium, run_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

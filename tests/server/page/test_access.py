@@ -11,8 +11,8 @@ import pytest
 from strata.engine.fake import FakeEngine
 from strata.server.app import Access
 from strata.server.keys import ApiKeys
+from tests.browser import expect
 from tests.server.conftest import Live, run_live
-from tests.server.page.browser import expect
 from tests.server.page.conftest import Open
 from tests.server.page.test_chat import answer, ask, done
 from tests.server.test_metrics import EXPERTS

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser import expect
 from tests.server.conftest import Live
-from tests.server.page.browser import expect
 from tests.server.page.conftest import Open
 
 if TYPE_CHECKING:

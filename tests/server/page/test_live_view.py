@@ -9,8 +9,8 @@ import pytest
 
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.server.status import Loading, Status, Traffic
+from tests.browser import expect
 from tests.server.conftest import Live
-from tests.server.page.browser import expect
 from tests.server.page.conftest import Open
 from tests.server.test_metrics import EXPERTS, BusyEngine
 
