@@ -136,4 +136,4 @@ clients:
 
 .PHONY: parts
 parts: packages
-	@$(CLUSTER) build && $(CLUSTER) build kwok
+	@$(CLUSTER) build && $(CLUSTER) build kwok gateway-api inference-extension keda

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -87,6 +88,9 @@ def _compile(part: Part) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{part.name}-", dir=cache_root()) as scratch:
         out = Path(scratch) / "out"
         out.mkdir()
+        if not part.binaries:
+            _finish(part, out)
+            return
         command = ["go", "build", "-trimpath", "-tags", part.tags, "-ldflags", part.ldflags, "-o", f"{out}/"]
         with log.open("wb") as output:
             status = subprocess.run(
@@ -102,9 +106,13 @@ def _compile(part: Part) -> None:
             how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             raise BuildError(f"{part.label} did not build ({how}); the end of {log}:\n{last_lines(log)}")
         _name_binaries(part, out)
-        _copy_files(part, out)
-        out.chmod(0o755)
-        out.rename(part.folder)
+        _finish(part, out)
+
+
+def _finish(part: Part, out: Path) -> None:
+    _copy_files(part, out)
+    out.chmod(0o755)
+    out.rename(part.folder)
 
 
 def _name_binaries(part: Part, out: Path) -> None:
@@ -120,9 +128,10 @@ def _name_binaries(part: Part, out: Path) -> None:
 
 def _copy_files(part: Part, out: Path) -> None:
     if part.files:
-        module = run(["go", "list", "-m", "-f", "{{.Dir}}", part.upstream], cwd=part.source, env=_environment()).strip()
+        told = run(["go", "mod", "download", "-json", part.upstream], cwd=part.source, env=_environment())
+        module = Path(json.loads(told)["Dir"])
         for file in part.files:
-            (out / Path(file).name).write_bytes((Path(module) / file).read_bytes())
+            (out / Path(file).name).write_bytes((module / file).read_bytes())
 
 
 def _environment() -> dict[str, str]:

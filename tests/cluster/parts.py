@@ -26,7 +26,7 @@ class Part:
     """One Go build. Its folder in the cache is named by a digest of all that decides what comes out."""
 
     name: str
-    binaries: dict[str, str]  # file name in the cache -> Go package
+    binaries: dict[str, str]  # file name in the cache -> Go package; none for a part that is files alone
     seconds: int  # rough cold build time on 2 cores, told to whoever waits
     upstream: str = ""  # the module whose version is the part's; empty for programs that live here
     tags: str = ""
@@ -102,6 +102,11 @@ _KWOK_STAGES = (
 )
 KWOK_STAGES = tuple(Path(stage).name for stage in _KWOK_STAGES)
 
+# Definitions of what clusters of users may have, and the local one gets for a test.
+_HTTP_ROUTES = "config/crd/standard/gateway.networking.k8s.io_{}.yaml"
+_POOLS = "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"
+_SCALED_OBJECTS = "config/crd/bases/keda.sh_scaledobjects.yaml"
+
 # The longest first: whoever watches learns early how long it will be.
 PARTS = (
     Part(
@@ -131,6 +136,23 @@ PARTS = (
         files=_KWOK_STAGES,
         optional=True,
     ),
+    Part(
+        "gateway-api",
+        {},
+        seconds=5,
+        upstream="sigs.k8s.io/gateway-api",
+        files=tuple(_HTTP_ROUTES.format(kind) for kind in ("gatewayclasses", "gateways", "httproutes")),
+        optional=True,
+    ),
+    Part(
+        "inference-extension",
+        {},
+        seconds=5,
+        upstream="sigs.k8s.io/gateway-api-inference-extension",
+        files=(_POOLS,),
+        optional=True,
+    ),
+    Part("keda", {}, seconds=10, upstream="github.com/kedacore/keda/v2", files=(_SCALED_OBJECTS,), optional=True),
 )
 
 

@@ -17,6 +17,7 @@ from tests.cluster.parts import Part
 
 # Stands in for the compiler: makes the programs that it is asked for, and does what the test wrote into `behaviour`.
 _GO = """#!/bin/sh
+[ "$1" = mod ] && { echo "{\\"Dir\\": \\"$FAKE_GO/module\\"}"; exit; }
 [ "$1" = env ] && { echo "${FAKE_GO_VERSION:-go1.26.8}"; exit; }
 echo "$PWD" >> "$FAKE_GO/calls"
 while [ "$1" != -o ]; do shift; done
@@ -76,6 +77,16 @@ def test_a_failing_part_shows_the_compilers_last_lines_and_leaves_nothing(go: Fa
         build([thing], lambda _: None)
     assert not thing.is_built
     assert [path for path in parts.cache_root().iterdir() if path.is_dir()] == []
+
+
+def test_a_part_of_files_alone_is_not_compiled(go: FakeGo, thing: Part) -> None:
+    (go.folder / "module" / "config").mkdir(parents=True)
+    (go.folder / "module" / "config" / "crd.yaml").write_text("kind: x")
+    (thing.source / "go.mod").write_text("module thing\n\ngo 1.26.0\n\nrequire example.org/m v1.2.3\n")
+    files = Part("thing", {}, seconds=1, upstream="example.org/m", files=("config/crd.yaml",))
+    build([files], lambda _: None)
+    assert go.calls == 0
+    assert (files.folder / "crd.yaml").read_text() == "kind: x"
 
 
 def test_a_killed_compiler_is_told_from_a_failing_one(go: FakeGo, thing: Part) -> None:
