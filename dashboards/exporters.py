@@ -20,16 +20,15 @@ from strata_operator.agent.health import Health
 from strata_operator.agent.observe import observe
 from strata_operator.agent.report import Turn
 from strata_operator.agent.wishes import CardWish, Limit
-from strata_operator.api.conditions import ACCEPTED, CACHED, DEGRADED, FITS, NODE_TUNED, PROGRESSING, READY
+from strata_operator.api.conditions import ACCEPTED, CACHED, DEGRADED, FITS, NODE_TUNED, PROGRESSING, READY, ROUTED
 from strata_operator.api.node import NodeSpec
 from strata_operator.cluster.cache import Cache
 from strata_operator.telemetry import Telemetry
 from strata_operator.workqueue import WorkQueue
 
+_CONDITIONS = (ACCEPTED, FITS, CACHED, NODE_TUNED, PROGRESSING, READY, DEGRADED, ROUTED)
 _STATUS = {
-    "conditions": [
-        {"type": one, "status": "True"} for one in (ACCEPTED, FITS, CACHED, NODE_TUNED, PROGRESSING, READY, DEGRADED)
-    ],
+    "conditions": [{"type": one, "status": "True"} for one in _CONDITIONS],
     "plan": {"upperBoundTokensPerSecond": 3, "expectedTokensPerSecond": 2},
     "measured": {"tokensPerSecond": 1},
 }

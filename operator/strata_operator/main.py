@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import strata_operator
 from strata_operator import logs
 from strata_operator.api.errors import OperatorError
+from strata_operator.api.route import Parent, RouteDefaults
 from strata_operator.render import MONITOR_KINDS, Monitors
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,24 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--monitor-interval", metavar="TIME", help="between two scrapes, e.g. 15s (default: Prometheus's)"
     )
+    made.add_argument(
+        "--routes", action="store_true", help="make HTTPRoutes, InferencePools and Ingresses for models with spec.route"
+    )
+    made.add_argument(
+        "--route-gateway",
+        default="",
+        metavar="NAMESPACE/NAME[/LISTENER]",
+        help="the Gateway of models that name none in spec.route.parentRefs",
+    )
+    made.add_argument(
+        "--route-domain",
+        default="",
+        metavar="DOMAIN",
+        help="models without spec.route.hostnames are asked for as NAME.NAMESPACE.DOMAIN",
+    )
+    made.add_argument(
+        "--route-ingress-class", metavar="NAME", help="of models that name none in spec.route.ingressClassName"
+    )
     made.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     made.add_argument("--version", action="version", version=strata_operator.__version__)
     return made
@@ -72,6 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().error(
             f"--monitor-labels is {options.monitor_labels!r}; KEY=VALUE,... is needed, e.g. release=prometheus"
         )
+    parent = gateway_of(options.route_gateway)
+    if options.route_gateway and parent is None:
+        parser().error(
+            f"--route-gateway is {options.route_gateway!r}; NAMESPACE/NAME or NAMESPACE/NAME/LISTENER is needed"
+        )
+    routes = RouteDefaults(parent, options.route_domain, options.route_ingress_class)
+    if not options.routes and routes != RouteDefaults():
+        parser().error("--route-gateway, --route-domain and --route-ingress-class need --routes")
     try:
         from strata_operator.process import Settings, run
     except ModuleNotFoundError as error:
@@ -81,11 +108,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().error(f"{package} is not installed; the operator needs: {INSTALL_HINT}")
     kind = options.monitor_kind
     monitors = None if kind == "none" else Monitors(kind, labels, options.monitor_interval)
+    settings = Settings(
+        options.engine_image,
+        address,
+        int(port),
+        options.workers,
+        leases,
+        namespaces,
+        monitors,
+        routes if options.routes else None,
+    )
     logs.set_up(options.log_level)
     try:
-        asyncio.run(
-            run(Settings(options.engine_image, address, int(port), options.workers, leases, namespaces, monitors))
-        )
+        asyncio.run(run(settings))
     except OperatorError as error:
         log.error("%s", error)
         return 2
@@ -106,6 +141,13 @@ def leases_of(option: str | None, namespaces: Sequence[str]) -> tuple[tuple[str,
         return ()
     namespace, _, name = option.partition("/")
     return ((namespace, name),) if namespace and name and "/" not in name else None
+
+
+def gateway_of(option: str) -> Parent | None:
+    """None for an option that names none."""
+    namespace, _, rest = option.partition("/")
+    name, _, listener = rest.partition("/")
+    return Parent(name, namespace, listener or None) if namespace and name and "/" not in listener else None
 
 
 def labels_of(option: str) -> dict[str, str] | None:

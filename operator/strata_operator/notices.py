@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata_operator.api import conditions
-from strata_operator.api.conditions import APPLY_REFUSED, DEGRADED, FITS, NODE_TUNED, PREFLIGHT, READY
+from strata_operator.api.conditions import APPLY_REFUSED, DEGRADED, FITS, NODE_TUNED, PREFLIGHT, READY, ROUTED
 from strata_operator.api.event import Event
 from strata_operator.api.names import NODE_ANNOTATION, ROLE_LABEL
+from strata_operator.api.reach import ROUTE_KINDS
 from strata_operator.plan import HELD_KIND, Action
 from strata_operator.render import JOB, WARM_ROLE
 
@@ -27,6 +28,7 @@ def changes(new: Status, previous: Status, made: Sequence[str] = ()) -> list[Eve
     ):
         told.append(Event("Warning", degraded["reason"], degraded["message"]))
     told += _tuning_changes(conditions.find(new, NODE_TUNED), conditions.find(previous, NODE_TUNED))
+    told += _route_changes(conditions.find(new, ROUTED), conditions.find(previous, ROUTED))
     ready = conditions.find(new, READY)
     if ready.get("status") == "True" and conditions.find(previous, READY).get("status") != "True":
         told.append(Event("Normal", "Ready", ready["message"]))
@@ -42,6 +44,15 @@ def _tuning_changes(new: Mapping[str, Any], before: Mapping[str, Any]) -> list[E
     if new["status"] == "False":
         return [Event("Warning", new["reason"], new["message"])]
     return [Event("Normal", "NodeTuned", new["message"])] if new["reason"] == "Tuned" else []
+
+
+def _route_changes(new: Mapping[str, Any], before: Mapping[str, Any]) -> list[Event]:
+    """That a route leads to the model, or why it does not; nothing of one that does not want any."""
+    if (new.get("status"), new.get("reason")) == (before.get("status"), before.get("reason")):
+        return []
+    if new.get("status") == "False":
+        return [Event("Warning", new["reason"], new["message"])]
+    return [Event("Normal", new["reason"], new["message"])] if new.get("status") == "True" else []
 
 
 def _started(pod: Mapping[str, Any]) -> Event:
@@ -61,14 +72,20 @@ def deeds(actions: Sequence[Action], previous: Status, generation: int) -> list[
     told = [_started(one.manifest["spec"]["template"]["metadata"]) for one in actions if one.kind == JOB]
     made = [action.kind for action in actions if action.verb == "create" and action.kind != JOB]
     was_held = conditions.find(previous, FITS).get("status") == "False" and made == [HELD_KIND]
+    had_no_way = conditions.find(previous, ROUTED).get("status") == "False" and set(made) <= set(ROUTE_KINDS)
     was_unwanted = bool(previous) and previous.get("observedGeneration") != generation
-    if made and (was_held or was_unwanted or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE):
+    if made and (
+        was_held or had_no_way or was_unwanted or conditions.find(previous, DEGRADED).get("reason") in _NEVER_MADE
+    ):
         told.append(Event("Normal", "Created", f"created {', '.join(made)}"))
     elif made and previous:
         told.append(Event("Normal", "Restored", f"created {', '.join(made)} again: gone without our doing"))
     changed = [action.kind for action in actions if action.verb == "update"]
     if changed:
         told.append(Event("Normal", "Updated", f"updated {', '.join(changed)}"))
+    removed = [action.kind for action in actions if action.verb == "delete"]
+    if removed:
+        told.append(Event("Normal", "Removed", f"removed {', '.join(removed)}, which the spec asks for no more"))
     for action in actions:
         if action.verb == "restore":
             fields = ", ".join(path.lstrip(".") or "all fields" for path in action.lost)

@@ -20,9 +20,9 @@ _WAITS = (PREFLIGHT, PREFLIGHT_FAILED)  # of a new spec that may have begun alre
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One child to apply. ``restore`` is an update that only puts back what somebody else changed."""
+    """One child to apply, or to delete. ``restore`` is an update that only puts back what somebody else changed."""
 
-    verb: Literal["create", "update", "restore"]
+    verb: Literal["create", "update", "restore", "delete"]
     manifest: Manifest
     known: Child | None  # the object to be changed; None where it has to be created
     lost: tuple[str, ...] = ()  # paths of fields that somebody else took

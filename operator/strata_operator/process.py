@@ -22,6 +22,8 @@ from strata_operator import handlers, leader
 from strata_operator.api.errors import MissingError, OperatorError, UnavailableError
 from strata_operator.api.model import KIND
 from strata_operator.api.node import NODE_KIND
+from strata_operator.api.reach import ROUTE_KINDS
+from strata_operator.api.route import RouteDefaults
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import RESOURCES, Client, configuration
 from strata_operator.cluster.loop import Loop
@@ -66,6 +68,7 @@ class Settings:
     leases: tuple[tuple[str, str], ...] = ()  # namespace and name of each to hold; empty: no other operator runs
     namespaces: tuple[str, ...] = ()  # of the models; empty: all
     monitors: Monitors | None = None  # that models get, where the cluster knows their kind
+    routes: RouteDefaults | None = None  # of models that ask for a route; None: they get none
 
 
 async def run(settings: Settings) -> None:
@@ -77,7 +80,8 @@ async def run(settings: Settings) -> None:
     loops: list[Loop] = []
     telemetry = Telemetry(queue, lambda: loops)
     # Each watch and each resync has a connection, and so has each worker.
-    threads = settings.workers + (len(WATCHED) + 2) * max(1, len(settings.namespaces)) + 1
+    routes = ROUTE_KINDS if settings.routes is not None else ()
+    threads = settings.workers + (len(WATCHED) + 2 + len(routes)) * max(1, len(settings.namespaces)) + 1
     client = Client(config, on_request=telemetry.requested, threads=threads)
     cache = Cache(
         queue.add,
@@ -96,20 +100,26 @@ async def run(settings: Settings) -> None:
     nodes = Nodes(lambda: queue.add_all(cache.models_of_nodes()), tuned)
     resyncs: list[Resync] = []
     optional: list[OptionalWatch] = []
+    wanted = (*((settings.monitors.kind,) if settings.monitors is not None else ()), *routes)
     for namespace in settings.namespaces or (None,):
         scope = Scope(cache, namespace)
         resyncs.append(Resync(client, cache, namespace=namespace))
-        if settings.monitors is not None:
-            optional.append(OptionalWatch(client, settings.monitors.kind, scope, known, namespace=namespace))
+        optional += [OptionalWatch(client, kind, scope, known, namespace=namespace) for kind in wanted]
         loops += [Watch(client, kind, scope, namespace=namespace) for kind in WATCHED]
     loops += [*resyncs, *optional, Watch(client, NODE_KIND, nodes, select={})]
+
+    def serves(kind: str) -> bool:
+        return any(one.kind == kind and one.present for one in optional)
+
     survey = Survey(cache.pods, cache.told_of, port=PORT)
     reconciler = Reconciler(
         client,
         cache,
         nodes,
         engine_image=settings.engine_image,
-        monitors=lambda: settings.monitors if any(one.present for one in optional) else None,
+        monitors=lambda: settings.monitors if settings.monitors and serves(settings.monitors.kind) else None,
+        routes=settings.routes,
+        serves=serves,
         look=survey.look,
     )
 

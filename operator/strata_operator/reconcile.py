@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from strata_operator import cached, eviction, notices, rollout, tuning
 from strata_operator import status as statuses
-from strata_operator.api.conditions import APPLY_REFUSED, UNSCHEDULABLE, age, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, UNSCHEDULABLE, Trouble, age, shorten
 from strata_operator.api.errors import (
     InvalidSpecError,
     LeavingError,
@@ -24,12 +24,14 @@ from strata_operator.api.model import StrataModel
 from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+from strata_operator.api.route import RouteDefaults
 from strata_operator.cached import Cached
 from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.executor import PREFLIGHT_SECONDS, Executor
 from strata_operator.cluster.nodes import Nodes
+from strata_operator.cluster.routes import Routes
 from strata_operator.cluster.vacancies import Vacancies
 from strata_operator.cluster.wishes import Wishes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
@@ -61,6 +63,8 @@ class Reconciler:
     """Brings the cluster to what one model's spec says; called with its key as often as anything of it changes.
 
     ``look(pod)`` is the pod with what its engine told lately; ``monitors()``, which a model gets, if any.
+    ``routes``: what is left out of models' routes, None where there are none; ``serves(kind)``: whether the API server
+    knows a kind of theirs.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Reconciler:
         *,
         engine_image: str,
         monitors: Callable[[], Monitors | None],
+        routes: RouteDefaults | None = None,
+        serves: Callable[[str], bool] = lambda kind: False,
         look: Callable[[Pod], Pod],
     ) -> None:
         self._client = client
@@ -83,6 +89,7 @@ class Reconciler:
         self._vacancies = Vacancies(client)
         self._wishes = Wishes(client, cache, nodes)
         self._executor = Executor(client, cache)
+        self._routes = Routes(client, self._executor, routes, serves)
         self._outbox = events.Outbox(client, client.now)
         self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
@@ -141,11 +148,15 @@ class Reconciler:
         if to_start is not None:
             wanted = replace(wanted, actions=(*wanted.actions, Action("create", to_start, None)))
         # Of a new model the first status shows whether it is still there: one call less for each of many.
-        if (obj["status"] or key in self._told) and any(action.verb == "create" for action in wanted.actions):
+        is_new = not (obj["status"] or key in self._told)
+        if not is_new and any(action.verb == "create" for action in wanted.actions):
             apply.check_owner(self._client, model)
         done: list[Action] = []
+        unrouted: Trouble | None = None
         try:
             outcome = self._executor.carry_out(model, wanted, done)
+            if not outcome.blocked:  # a Service that is not ours must not be led to
+                unrouted = self._routes.keep(newest, observed, done, is_new=is_new)
         finally:
             self._outbox.add(obj["metadata"], notices.deeds(done, obj["status"], model.generation))
         due = retries(observed.preflight, target.revision, self._clock())
@@ -174,6 +185,7 @@ class Reconciler:
             memory=memory,
             trouble=trouble,
             stays=stranded.stays,
+            routed=self._routes.verdict(newest, observed, unrouted),
             previous=obj["status"],
             now=self._clock(),
         )
@@ -193,7 +205,7 @@ class Reconciler:
         waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
         waits += [PLACE_SECONDS] if stranded.waits else []
         waits += [BLOCKED_SECONDS] if trouble is not None and trouble.reason == UNSCHEDULABLE else []
-        waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED else []
+        waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED or unrouted is not None else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:

@@ -17,6 +17,7 @@ from strata_operator.api.conditions import (
     NODE_TUNED,
     PROGRESSING,
     READY,
+    ROUTED,
     STORAGE_FAILED,
     Condition,
     Trouble,
@@ -54,6 +55,8 @@ def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: 
         Condition(CACHED, None, reason, "nothing is fetched before the spec is accepted"),
         Condition(NODE_TUNED, None, reason, "nodes are left as they are before the spec is accepted"),
     ]
+    if conditions.find(previous, ROUTED):
+        verdicts.append(Condition(ROUTED, None, reason, "the route is left as it is before the spec is accepted"))
     return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
 
 
@@ -68,13 +71,15 @@ def status(
     memory: Memory,
     trouble: Trouble | None,
     stays: str = "",
+    routed: Condition | None = None,
     previous: Status,
     now: datetime,
 ) -> dict[str, Any]:
     """The whole status. ``observed`` is the state after the plan's actions, as far as it is known.
 
     ``desired`` is what is served: after a failed roll-out, of which ``memory`` tells, what was before it. ``trouble``
-    is what stands in the way of that. ``stays``: why pods do not leave a node that is not healthy.
+    is what stands in the way of that. ``stays``: why pods do not leave a node that is not healthy. ``routed``: of a
+    model that wants a route.
     """
     deployment = own_deployment(model, observed)
     rollout = (deployment.rollout if deployment else None) or _NONE
@@ -92,6 +97,7 @@ def status(
         _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble, cost=start.words(there.nodes)),
         _degraded(trouble, ailing(model, observed), stays),
+        *([routed] if routed is not None else []),
     ]
     return {
         **_written(verdicts, generation=model.generation, previous=previous, now=now),

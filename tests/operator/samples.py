@@ -66,6 +66,15 @@ FULL_SPEC: dict[str, Any] = {
     "suspend": True,
     "rollout": {"strategy": "rolling"},
     "service": {"port": 80, "apiKeysSecretRef": {"name": "keys", "key": "team"}},
+    "route": {
+        "hostnames": ["qwen.example.com"],
+        "path": "/qwen",
+        "annotations": {"external-dns.alpha.kubernetes.io/ttl": "60"},
+        "parentRefs": [{"name": "inference", "namespace": "infra", "sectionName": "https", "port": 443}],
+        "headers": {"X-Gateway-Model-Name": "qwen"},
+        "timeoutSeconds": 600,
+        "endpointPickerRef": {"name": "picker", "port": 9003, "failureMode": "FailOpen"},
+    },
     "image": "example.com/engine:1",
     "env": [
         {"name": "TZ", "value": "UTC"},
@@ -85,6 +94,17 @@ FULL_SPEC: dict[str, Any] = {
     },
 }
 
+
+# The other kind of route, whose fields do not go with those above.
+INGRESS = {
+    "kind": "Ingress",
+    "hostnames": ["qwen.example.com"],
+    "path": "/qwen",
+    "annotations": {"nginx.ingress.kubernetes.io/proxy-read-timeout": "3600"},
+    "ingressClassName": "nginx",
+    "tlsSecretName": "qwen-tls",
+}
+FULL_SPECS = (FULL_SPEC, {**FULL_SPEC, "route": INGRESS})
 
 FULL_NODE_SPEC: dict[str, Any] = {
     "suspend": False,

@@ -28,9 +28,10 @@ from strata_operator.api.engine import (
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.hardware import ACCELERATORS, GPUS
 from strata_operator.api.model import FORMATS, GROUP_SIZE, STRATEGIES, StrataModel
+from strata_operator.api.route import KINDS as ROUTE_KINDS
 from strata_operator.placement import PRODUCTS
 from tests.operator.live.harness import ROOT
-from tests.operator.samples import FULL_SPEC, NVIDIA, child, model, model_object, node_object, pod
+from tests.operator.samples import FULL_SPECS, NVIDIA, child, model, model_object, node_object, pod
 
 CRD = yaml.safe_load((ROOT / "charts" / "strata" / "crds" / "stratamodels.strata.ai.yaml").read_text())
 (VERSION,) = CRD["spec"]["versions"]
@@ -53,7 +54,9 @@ def paths(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[
 
 
 OPEN = {".scheduling.nodeSelector", ".podTemplate.metadata.labels", ".podTemplate.metadata.annotations"} | {
-    ".podTemplate.spec"
+    ".podTemplate.spec",
+    ".route.annotations",
+    ".route.headers",
 }
 
 
@@ -71,8 +74,9 @@ def given(value: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]
 
 
 def test_every_field_of_the_crd_is_read_by_the_operator() -> None:
-    assert sorted(path for path, _ in paths(SPEC)) == sorted({path for path, _ in given(FULL_SPEC)})
-    StrataModel.parse(model_object(**FULL_SPEC))  # which refuses a field that it does not read
+    assert sorted(path for path, _ in paths(SPEC)) == sorted({path for full in FULL_SPECS for path, _ in given(full)})
+    for full in FULL_SPECS:
+        StrataModel.parse(model_object(**full))  # which refuses a field that it does not read
 
 
 # Fields whose one value is what there is without them.
@@ -83,13 +87,14 @@ ONE_VALUE = {
 }
 
 
-def test_every_field_that_the_operator_reads_changes_what_it_does() -> None:
+@pytest.mark.parametrize("wanted", FULL_SPECS, ids=["HTTPRoute", "Ingress"])
+def test_every_field_that_the_operator_reads_changes_what_it_does(wanted: dict[str, Any]) -> None:
     """Dropping any one field of the full spec gives another model, or none: none is read and then forgotten."""
-    full = StrataModel.parse(model_object(**FULL_SPEC))
-    for path, steps in given(FULL_SPEC):
+    full = StrataModel.parse(model_object(**wanted))
+    for path, steps in given(wanted):
         if path in ONE_VALUE:
             continue
-        spec = copy.deepcopy(FULL_SPEC)
+        spec = copy.deepcopy(wanted)
         table: Any = spec
         for step in steps[:-1]:
             table = table[step]
@@ -130,6 +135,7 @@ def test_defaults_agree() -> None:
         (("engine", "logLevel"), LOG_LEVELS),
         (("engine", "expertPlacement"), EXPERT_PLACEMENTS),
         (("rollout", "strategy"), STRATEGIES),
+        (("route", "kind"), ROUTE_KINDS),
     ],
 )
 def test_choices_agree(path: tuple[str, str], values: tuple[Any, ...]) -> None:
@@ -201,7 +207,7 @@ def test_every_flag_of_a_field_is_closed_to_extra_args() -> None:
 
     rules = SPEC["properties"]["engine"]["properties"]["extraArgs"]["items"]["x-kubernetes-validations"]
     rule = next(one["rule"] for one in rules if "(model|" in one["rule"])
-    for argument in arguments(model(**FULL_SPEC), grace_seconds=1):
+    for argument in arguments(model(**FULL_SPECS[0]), grace_seconds=1):
         flag = argument.split("=")[0].removeprefix("--")
         if argument.startswith("--") and flag != "allowed-origins":
             assert flag in rule.replace("|", " ").replace("(", " ").replace(")", " ").split()

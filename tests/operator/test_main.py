@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from strata_operator.main import labels_of, leases_of, main
+from strata_operator.api.route import Parent
+from strata_operator.main import gateway_of, labels_of, leases_of, main
 from tests.operator.cluster.server import Answer, ScriptedServer
 
 
@@ -26,6 +27,8 @@ from tests.operator.cluster.server import Answer, ScriptedServer
         (["--engine-image=e", "--log-level=LOUD"], "invalid choice"),
         (["--engine-image=e", "--monitor-kind=Probe"], "invalid choice"),
         (["--engine-image=e", "--monitor-labels=release"], "KEY=VALUE,... is needed"),
+        (["--engine-image=e", "--routes", "--route-gateway=inference"], "NAMESPACE/NAME or NAMESPACE/NAME/LISTENER is"),
+        (["--engine-image=e", "--route-domain=example.com"], "need --routes"),
         (["--engine-image=e", "--listen=:8080", "--unknown"], "unrecognized arguments"),
     ],
 )
@@ -58,6 +61,14 @@ def test_the_leases_follow_from_whose_models_are_served(
 )
 def test_labels_of_monitors(option: str, labels: dict[str, str] | None) -> None:
     assert labels_of(option) == labels
+
+
+@pytest.mark.parametrize(
+    ("option", "parent"),
+    [("a/b", Parent("b", "a")), ("a/b/c", Parent("b", "a", "c")), ("a", None), ("a/b/c/d", None), ("/b", None)],
+)
+def test_the_gateway_of_routes(option: str, parent: Parent | None) -> None:
+    assert gateway_of(option) == parent
 
 
 def run_without(absent: str, *arguments: str) -> subprocess.CompletedProcess[str]:

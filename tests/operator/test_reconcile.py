@@ -15,6 +15,7 @@ from strata_operator.api.errors import ApiError, LeavingError, MissingError, Ref
 from strata_operator.api.figures import Loading, Traffic
 from strata_operator.api.model import StrataModel
 from strata_operator.api.names import REVISION_ANNOTATION
+from strata_operator.api.route import RouteDefaults
 from strata_operator.cached import weights_of
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
@@ -45,13 +46,14 @@ ALL = ["ServiceAccount", "Service", "NetworkPolicy", "Deployment"]
 class World:
     """A cluster with one model, and a reconciler whose cache has seen it."""
 
-    def __init__(self, **spec: Any) -> None:
+    def __init__(self, *, routes: RouteDefaults | None = None, **spec: Any) -> None:
         self.client = FakeClient(model_object(**spec))
         self.woken: list[tuple[str, str]] = []  # by a card that became free
         self.cache = Cache(lambda key: None, on_free=lambda: self.woken.extend(self.reconcile.waiting()))
         self.now = CREATED
         self.client.now = lambda: self.now
         self.monitors: Monitors | None = None
+        self.served: set[str] = set()  # kinds of routes that the API server knows
         self.told: dict[str, Any] = {}  # by the engines, into fields of their pods
         self.cache.put_model(self.model)
         client = cast("Client", self.client)
@@ -62,6 +64,8 @@ class World:
             self.nodes,
             engine_image="engine:1",
             monitors=lambda: self.monitors,
+            routes=routes,
+            serves=lambda kind: kind in self.served,
             look=lambda pod: replace(pod, **self.told),
         )
 

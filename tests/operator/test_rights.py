@@ -10,6 +10,8 @@ import pytest
 from strata_operator.api.errors import UnavailableError
 from strata_operator.api.model import KIND
 from strata_operator.api.node import NODE_KIND
+from strata_operator.api.reach import ROUTE_KINDS
+from strata_operator.api.route import Parent, RouteDefaults
 from strata_operator.cluster.client import RESOURCES
 from strata_operator.process import WATCHED
 from strata_operator.render import MONITOR_KINDS, MonitorKind, Monitors
@@ -106,7 +108,20 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     roomless.run()
     calls += roomless.client.calls
 
-    kinds = (*WATCHED, *MONITOR_KINDS, KIND, NODE_KIND)
+    kinds = (*WATCHED, *MONITOR_KINDS, *ROUTE_KINDS, KIND, NODE_KIND)
+    for route in ({"endpointPickerRef": {"name": "p"}}, {"kind": "Ingress"}):
+        led = scenes.World(routes=RouteDefaults(Parent("g")), route=route)
+        led.served = set(ROUTE_KINDS)
+        led.run()
+        for kind in ROUTE_KINDS:  # the label was taken off: whose it is is looked at
+            if (kind, *scenes.KEY) in led.client.objects:
+                led.cache.remove(kind, led.client.objects[kind, *scenes.KEY])
+        led.run()
+        del led.model["spec"]["route"]
+        led.change(generation=2)
+        led.run()
+        calls += led.client.calls
+
     watched = {(verb, RESOURCES[kind].plural) for kind in kinds for verb in WATCHES}
     leader: Rights = {("get", "leases"), ("create", "leases"), ("patch", "leases")}  # tests/operator/test_leader.py
     implied: Rights = {("update", "stratamodels/finalizers")}  # by owner references, not by a call

@@ -124,6 +124,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [podmonitors, servicemonitors]
   verbs: [get, list, watch, create, patch]
 {{- end }}
+{{- if .Values.routes.enabled }}
+# What leads to models from outside; delete: what a model's spec asks for no more.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 # Why a pod does not start.
 - apiGroups: [""]
   resources: [pods]

@@ -9,6 +9,7 @@ from typing import Any
 
 from strata_operator.api.conditions import having, shorten
 from strata_operator.api.names import ENGINE, FIELD_MANAGER, HASH_ANNOTATION, REVISION_ANNOTATION
+from strata_operator.api.reach import ROUTE_KINDS, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Child:
     deleting: bool
     is_created: bool = False  # and never applied since: that entry says Update
     rollout: Rollout | None = None
+    reach: Reach | None = None  # of what leads to the model from outside
 
     @classmethod
     def of(cls, kind: str, obj: Mapping[str, Any]) -> Child:
@@ -68,6 +70,7 @@ class Child:
             deleting="deletionTimestamp" in metadata,
             is_created=applied is None and created is not None,
             rollout=_rollout(obj) if kind == "Deployment" else None,
+            reach=Reach.of(kind, obj) if kind in ROUTE_KINDS else None,
         )
 
 

@@ -14,6 +14,7 @@ FITS = "Fits"
 NODE_TUNED = "NodeTuned"
 PROGRESSING = "Progressing"
 READY = "Ready"
+ROUTED = "Routed"
 DEGRADED = "Degraded"
 
 # Reasons of a new spec that waits for its preflight, and of one whose preflight has trouble.

@@ -35,6 +35,10 @@ class Fields:
             raise InvalidSpecError(f"{self._path}.{key} is {value!r}; it must be {_WORDS[kind]}")
         return value
 
+    def has(self, key: str) -> bool:
+        """Whether the field is given, and not null."""
+        return self._table.get(key) is not None
+
     def need(self, key: str, kind: type[T]) -> T:
         """The field's value. Raises InvalidSpecError where it is absent or of another type."""
         value = self.get(key, kind)

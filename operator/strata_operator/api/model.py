@@ -14,6 +14,7 @@ from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.fields import Fields
 from strata_operator.api.hardware import Hardware
 from strata_operator.api.power import Power
+from strata_operator.api.route import Route
 from strata_operator.api.scheduling import Scheduling
 from strata_operator.api.source import PATH, Source
 
@@ -53,6 +54,7 @@ class StrataModel:
     strategy: str  # of a roll-out
     port: int
     api_keys: SecretKey | None  # None: requests need no key
+    route: Route | None  # from outside of the cluster
     image: str | None
     env: tuple[Mapping[str, Any], ...]
     scheduling: Scheduling
@@ -106,6 +108,7 @@ class StrataModel:
             strategy=spec.table("rollout").choice("strategy", STRATEGIES, "auto"),
             port=_at_least(1, service.get("port", int, 8000), "spec.service.port"),
             api_keys=SecretKey.parse(service.table_or_none("apiKeysSecretRef"), key="keys"),
+            route=Route.parse(spec.table_or_none("route")),
             image=spec.get("image", str),
             env=environment(spec.tables("env")),
             scheduling=Scheduling.parse(spec.table("scheduling")),

@@ -64,6 +64,9 @@ RESOURCES = {
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets", metadata_only=True),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors", metadata_only=True),
     "ServiceMonitor": Resource("monitoring.coreos.com/v1", "servicemonitors", metadata_only=True),
+    "HTTPRoute": Resource("gateway.networking.k8s.io/v1", "httproutes"),
+    "InferencePool": Resource("inference.networking.k8s.io/v1", "inferencepools"),
+    "Ingress": Resource("networking.k8s.io/v1", "ingresses"),
     "DaemonSet": Resource("apps/v1", "daemonsets"),
     "Job": Resource("batch/v1", "jobs"),
     "Pod": Resource("v1", "pods"),
@@ -188,9 +191,11 @@ class Client:
         query = {"fieldManager": manager} if manager is not None else {}
         return self._call("POST", path, query, body=manifest, verb="create")
 
-    def delete(self, kind: str, namespace: str | None, name: str) -> None:
-        """Raises MissingError where there is no such object. It may live on for a while."""
-        self._call("DELETE", RESOURCES[kind].path(namespace, name), verb="delete")
+    def delete(self, kind: str, namespace: str | None, name: str, *, uid: str | None = None) -> None:
+        """Raises MissingError where there is no such object, UnavailableError with status 409 where it has another uid.
+        It may live on for a while."""
+        body = None if uid is None else {"preconditions": {"uid": uid}}
+        self._call("DELETE", RESOURCES[kind].path(namespace, name), body=body, verb="delete")
 
     def evict(self, namespace: str, name: str, uid: str) -> None:
         """Have that very pod end. Raises UnavailableError with status 429 where a PodDisruptionBudget keeps it now."""

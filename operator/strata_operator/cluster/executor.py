@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -34,15 +35,21 @@ class Executor:
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client = client
         self._cache = cache
-        self._untaken: dict[Key, datetime] = {}  # since when a child cannot be applied
+        self._untaken: dict[tuple[Key, str], datetime] = {}  # since when a child of a part cannot be applied
 
-    def carry_out(self, model: StrataModel, wanted: Plan, done: list[Action]) -> Plan:
+    def carry_out(self, model: StrataModel, wanted: Plan, done: list[Action], *, part: str = "") -> Plan:
         """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others.
 
-        Raises UnavailableError where the API server should be asked again later.
+        ``part``: of the model's children, of which each has a plan of its own. Raises UnavailableError where the API
+        server should be asked again later.
         """
+        place = (model.namespace, model.name), part
         for action in wanted.actions:
             try:
+                if action.verb == "delete":
+                    self._delete(action)
+                    done.append(action)
+                    continue
                 answer = apply.apply_child(self._client, model, action)
             except ForeignObjectError as error:
                 return _blocked(wanted, "NameConflict", str(error))
@@ -50,7 +57,7 @@ class Executor:
                 words = f"the API server refuses the {action.kind}: {shorten(error.answer)}"
                 return _blocked(wanted, APPLY_REFUSED, words)
             except UnavailableError as error:
-                if not self._lasts((model.namespace, model.name), error):
+                if not self._lasts(place, error):
                     raise
                 words = f"the API server fails to take the {action.kind}, and is asked again: {shorten(error.answer)}"
                 return _blocked(wanted, APPLY_REFUSED, words)
@@ -61,16 +68,25 @@ class Executor:
             if action.kind != JOB:  # of a Job its pods tell
                 self._cache.note_applied(Child.of(action.kind, answer))
                 self._cache.put(action.kind, answer, own=True)
-        self.forget((model.namespace, model.name))
+        self._untaken.pop(place, None)
         return wanted
 
     def forget(self, key: Key) -> None:
-        """The model is gone, or all of it was taken."""
-        self._untaken.pop(key, None)
+        """The model is gone."""
+        for place in [one for one in list(self._untaken) if one[0] == key]:
+            self._untaken.pop(place, None)
 
-    def _lasts(self, key: Key, error: UnavailableError) -> bool:
+    def _delete(self, action: Action) -> None:
+        """Raises UnavailableError where the name stands for another object by now."""
+        assert action.known is not None
+        metadata = action.manifest["metadata"]
+        with suppress(MissingError):  # its watch has not told yet
+            self._client.delete(action.kind, metadata["namespace"], metadata["name"], uid=action.known.uid)
+        self._cache.remove(action.kind, action.manifest)
+
+    def _lasts(self, place: tuple[Key, str], error: UnavailableError) -> bool:
         """Whether the API server answers, and has not taken a child for some time."""
-        since = self._untaken.setdefault(key, self._client.now())
+        since = self._untaken.setdefault(place, self._client.now())
         return error.status != 0 and (self._client.now() - since).total_seconds() >= UNTAKEN_SECONDS
 
     def _age(self, obj: Mapping[str, Any]) -> float:

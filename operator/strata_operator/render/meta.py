@@ -46,10 +46,11 @@ def manifest(
     *,
     suffix: str = "",
     further_labels: Mapping[str, str] = MappingProxyType({}),
+    further_annotations: Mapping[str, str] = MappingProxyType({}),
     **body: Any,
 ) -> dict[str, Any]:
     """A child with metadata, owned by the model, bearing the hash of all of it. ``suffix``: of its name.
-    ``further_labels``: beside its own, which they cannot change."""
+    ``further_labels`` and ``further_annotations``: beside its own, which they cannot change."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -64,6 +65,8 @@ def manifest(
         "labels": {**further_labels, **labels(model)},
         "ownerReferences": [owner],
     }
+    if further_annotations:
+        metadata["annotations"] = dict(further_annotations)
     made = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
-    metadata["annotations"] = {HASH_ANNOTATION: digest(made)}
+    metadata["annotations"] = {**further_annotations, HASH_ANNOTATION: digest(made)}
     return made

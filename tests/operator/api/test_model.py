@@ -76,6 +76,8 @@ def test_every_field_is_read() -> None:
     assert read.hardware.gpus == ("RTX4090D", "RTX3090Ti")
     assert read.cache_host_path == "/srv/strata"
     assert read.image == "example.com/engine:1"
+    assert read.route is not None
+    assert (read.route.path, read.route.parents[0].section_name, read.route.timeout_seconds) == ("/qwen", "https", 600)
     assert read.scheduling.tolerations[0].toleration_seconds == 60
 
 

@@ -73,6 +73,14 @@ CASES: dict[str, dict[str, Any]] = {
         "agent": {"enabled": True},
     },
     "models-without-monitors": {"monitors": {"models": False}},
+    "routes": {
+        "routes": {
+            "enabled": True,
+            "domain": "models.example.com",
+            "gateway": {"name": "inference", "namespace": "infra", "listener": "https"},
+            "ingressClassName": "nginx",
+        }
+    },
     "rules": {"rules": {"enabled": True, "runbookUrl": "https://runbooks/", "labels": {"release": "prometheus"}}},
     "network-policies": {
         "networkPolicy": {"enabled": True, "apiServerPorts": [6443], "metricsFrom": [{"podSelector": {}}]},

@@ -12,7 +12,7 @@ import yaml
 from manifests.generate import MODEL_CHART, ROOT
 from strata_operator.api.model import StrataModel
 from tests.operator.chart.helm import Helm, by_name
-from tests.operator.samples import FULL_SPEC
+from tests.operator.samples import FULL_SPECS
 
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
 CPU = {"model": {"source": "builtin://x"}, "hardware": {"accelerator": "cpu", "cpu": 1, "memory": "3Gi"}}
@@ -45,7 +45,8 @@ def test_a_spec_arrives_as_it_is(helm: Helm, example: Path) -> None:
 
 
 def test_every_field_is_known_to_the_schema(helm: Helm) -> None:
-    assert models(helm, {"models": {"a": FULL_SPEC}}) == {"a": FULL_SPEC}
+    specs = {f"m{number}": spec for number, spec in enumerate(FULL_SPECS)}
+    assert models(helm, {"models": specs}) == specs
 
 
 @pytest.mark.parametrize("example", sorted((MODEL_CHART / "examples").glob("*.yaml")), ids=lambda path: path.name)

@@ -144,8 +144,11 @@ class FakeClient:
         self._written((kind, namespace or "", name), made)
         return copy.deepcopy(made)
 
-    def delete(self, kind: str, namespace: str | None, name: str) -> None:
+    def delete(self, kind: str, namespace: str | None, name: str, *, uid: str | None = None) -> None:
         self._call("delete", kind)
+        there = self.objects.get((kind, namespace or "", name))
+        if there is not None and uid not in (None, there["metadata"]["uid"]):
+            raise UnavailableError("Precondition failed: UID in precondition", status=409)
         if self.objects.pop((kind, namespace or "", name), None) is None:
             raise MissingError(f"{kind} {name} is not there", status=404)
 

@@ -19,7 +19,9 @@ from typing import Any
 import yaml
 
 from tests.cluster import Cluster
+from tests.cluster.build import build
 from tests.cluster.errors import ClusterError
+from tests.cluster.parts import part
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "strata"
@@ -42,6 +44,20 @@ def install_crds(cluster: Cluster) -> None:
     cluster.kubectl("apply", *by, "-f", str(CHART / "crds"))
     for plural in ("stratamodels", "stratanodes"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
+
+
+def install_definitions(cluster: Cluster, *names: str) -> None:
+    """Those of another project, by the names of the cluster's parts; returns once the API server serves them."""
+    for name in names:
+        build([part(name)], lambda _: None)
+        cluster.kubectl("apply", "--server-side", "-f", str(part(name).folder))
+        cluster.kubectl("wait", "--for=condition=Established", "-f", str(part(name).folder), "--timeout=60s")
+
+
+def remove_definitions(cluster: Cluster, *names: str) -> None:
+    """And all objects of theirs."""
+    for name in names:
+        cluster.kubectl("delete", "-f", str(part(name).folder), "--ignore-not-found", "--wait")
 
 
 def install_rights(cluster: Cluster, directory: Path, *sets: str, release: str = RELEASE) -> Path:
@@ -135,7 +151,7 @@ class OperatorProcess:
 
     def writes(self) -> float:
         """Requests to the API server that could change something."""
-        return self.metric(r'strata_operator_api_requests_total\{.*verb="(apply|create|patch)"')
+        return self.metric(r'strata_operator_api_requests_total\{.*verb="(apply|create|delete|patch)"')
 
     def requests(self) -> Counter[str]:
         """To the API server so far, by verb."""

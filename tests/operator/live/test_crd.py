@@ -15,7 +15,7 @@ from tests.cluster.api import Api
 from tests.cluster.errors import ApiError, ClusterError
 from tests.operator.live.harness import ROOT, manifest
 from tests.operator.malformed import malformed
-from tests.operator.samples import FULL_NODE_SPEC, FULL_SPEC
+from tests.operator.samples import FULL_NODE_SPEC, FULL_SPECS
 from tests.operator.test_crd import NODE_SPEC, SPEC
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("kubeconfig")]
@@ -161,7 +161,8 @@ def test_the_applied_crd_is_the_chart_s(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("kind", "place", "schema", "full"),
     [
-        pytest.param("StrataModel", "namespaces/default/stratamodels", SPEC, FULL_SPEC, id="StrataModel"),
+        pytest.param("StrataModel", "namespaces/default/stratamodels", SPEC, FULL_SPECS[0], id="StrataModel"),
+        pytest.param("StrataModel", "namespaces/default/stratamodels", SPEC, FULL_SPECS[1], id="of an Ingress"),
         pytest.param("StrataNode", "stratanodes", NODE_SPEC, FULL_NODE_SPEC, id="StrataNode"),
     ],
 )
