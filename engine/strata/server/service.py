@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 # Encoding a longer text takes milliseconds, during which no other answer could be streamed: a thread does it.
 _LONG_TEXT = 8_000  # characters
-_MESSAGE = 40  # characters that the template writes around one, about; there may be many without a word
 
 AnyRequest = ChatRequest | CompletionRequest | GenerateRequest | ResponseRequest
 _Result = TypeVar("_Result")
@@ -313,9 +312,7 @@ class Service:
 
 
 async def _open_chat(model: ServedModel, chat: ChatRequest) -> tuple[tuple[int, ...], Opening]:
-    length = sum(_MESSAGE + len(message.text) for message in chat.messages)
-    # Tools are long, as agents send them.
-    return await _maybe_in_thread(lambda: model.open_chat(chat), _LONG_TEXT + 1 if chat.tools else length)
+    return await asyncio.to_thread(model.open_chat, chat)  # it waits for the process that runs templates
 
 
 def _texts(model: ServedModel, ids: Sequence[int]) -> list[str]:

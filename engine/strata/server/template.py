@@ -1,45 +1,44 @@
-"""A conversation to the text that the model was trained on, by the checkpoint's own Jinja template.
-
-Templates are written for Hugging Face's ``apply_chat_template``; this environment has the same functions, filters and
-tags. It is sandboxed: a template comes with the checkpoint, and may neither change objects nor reach beyond them.
-"""
+"""A conversation to the text that the model was trained on, by the checkpoint's own Jinja template."""
 
 from __future__ import annotations
 
-import json
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from strata.errors import CheckpointError, RequestError
+from strata.errors import CheckpointError, EngineError, RequestError
+from strata.server.template_process import CPU_SECONDS, read_frame, write_frame
 
 _ALWAYS_GIVEN = {"messages", "tools", "add_generation_prompt"}
+_ENVIRONMENT = ("LANG", "LC_ALL", "PATH", "TZ")  # that the process hears of; no token is among them
 
 
 class ChatTemplate:
     """``source``: the Jinja text. ``special_tokens``: what the template may name, e.g. ``{"bos_token": "<s>"}``.
 
-    ``origin`` names the file in errors. Raises CheckpointError when the text is no template.
+    It runs in a process of its own, see ``template_process``. ``origin`` names the file in errors. Raises
+    CheckpointError when the text is no template.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], *, origin: str) -> None:
-        environment = _environment()
-        try:
-            self._template = environment.from_string(source)
-            names = find_undeclared_variables(environment.parse(source))
-        except TemplateError as error:
-            raise CheckpointError(f"{origin}: the chat template is not valid Jinja: {error}") from error
+        match _PROCESS.ask({"source": source}):
+            case {"names": found}:
+                names = set(found)
+            case {"limit": limit}:
+                raise CheckpointError(f"{origin}: the chat template cannot be compiled: it takes {limit}")
+            case {"refused": why} | {"failed": why}:
+                raise CheckpointError(f"{origin}: the chat template is not valid Jinja: {why}")
         self.source = source
         self._special_tokens = dict(special_tokens)
         # What a request may set: the variables that the template reads, beside those that it always gets.
-        self.variables = names - _ALWAYS_GIVEN - set(environment.globals) - self._special_tokens.keys()
+        self.variables = names - _ALWAYS_GIVEN - self._special_tokens.keys()
         self.takes_tools = "tools" in names
 
     def render(
@@ -50,54 +49,77 @@ class ChatTemplate:
         variables: Mapping[str, Any] = MappingProxyType({}),
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt for the next answer. Raises RequestError when the template refuses the conversation."""
-        given = {**self._special_tokens, **variables, "add_generation_prompt": add_generation_prompt}
+        """The prompt for the next answer. Waits for the process: call it in a thread. Raises RequestError when the
+        template refuses the conversation, or takes too much of time or memory."""
+        given = {"messages": list(messages), "tools": list(tools) or None}
+        values = {**self._special_tokens, **variables, **given, "add_generation_prompt": add_generation_prompt}
+        answer = _PROCESS.ask({"source": self.source, "values": values})
+        match answer:
+            case {"text": str(text)}:
+                return text
+            case {"refused": why}:
+                message = f"the model's chat template refuses these messages: {why}"
+            case {"limit": limit}:
+                message = f"the model's chat template takes {limit} on these messages, and was ended"
+            case _:
+                message = f"the model's chat template fails on these messages: {answer['failed']}"
+        raise RequestError(message, param="messages", code="invalid_messages")
+
+
+class _Process:
+    """Runs templates for all of this interpreter, one at a time: to start another one takes a fifth of a second."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one request; "limit" where the process did not live to give it. Raises EngineError where none
+        can be started."""
+        with self._lock:
+            running = self._running
+            if running is None or running.poll() is not None:
+                running = self._start()
+            assert running.stdin is not None
+            assert running.stdout is not None
+            try:
+                write_frame(running.stdin, message)
+                answer: dict[str, Any] = read_frame(running.stdout)
+            except (EOFError, OSError, ValueError):
+                return {"limit": self._end()}
+            if "limit" in answer:
+                self._end()  # what it has left of its memory is in pieces
+            return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._end()
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         try:
-            return self._template.render(messages=messages, tools=list(tools) or None, **given)
-        except TemplateError as error:
-            message = f"the model's chat template refuses these messages: {error}"
-            raise RequestError(message, param="messages", code="invalid_messages") from error
-        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            # Templates compute with the messages; one that meets what it did not expect fails like any program.
-            message = f"the model's chat template fails on these messages: {type(error).__name__}: {error}"
-            raise RequestError(message, param="messages", code="invalid_messages") from error
+            self._running = subprocess.Popen(
+                [sys.executable, "-P", "-m", "strata.server.template_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # it has texts of requests
+                env=environment,
+            )
+        except OSError as error:
+            raise EngineError(f"the process for chat templates cannot be started: {error}") from error
+        atexit.unregister(self._end)
+        atexit.register(self._end)
+        return self._running
+
+    def _end(self) -> str:
+        """End the process that runs, if one does; gives what it was ended for, if it was."""
+        running, self._running = self._running, None
+        if running is None:
+            return ""
+        running.kill()  # does nothing to one that has ended
+        with suppress(OSError), running:  # closes its pipes, and waits
+            pass
+        if running.returncode == -signal.SIGPROF:
+            return f"more than {CPU_SECONDS:g} s of CPU time"
+        return f"more than its process has (it ended with {running.returncode})"
 
 
-class _GenerationTag(Extension):
-    """``{% generation %}`` marks the assistant's text for training; here it only encloses it."""
-
-    tags = {"generation"}  # noqa: RUF012  jinja2 declares it as a variable of the instance
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes <, > and &, which a prompt must keep.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+_PROCESS = _Process()
