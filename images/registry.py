@@ -38,7 +38,7 @@ def speaks_plain_http(registry: str) -> bool:
     host = registry.partition("/")[0]
     for scheme in ("https", "http"):
         try:
-            urllib.request.urlopen(f"{scheme}://{host}/v2/", timeout=5).close()
+            urllib.request.urlopen(f"{scheme}://{host}/v2/", timeout=5).close()  # noqa: S310  http(s)
         except urllib.error.HTTPError as error:
             # 401: a registry that wants a login, which buildah has or has not. Others: no registry's answer.
             if error.code == 401:

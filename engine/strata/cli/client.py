@@ -102,7 +102,7 @@ class Client:
         raise EngineError(message)
 
     def _open(self, path: str, body: bytes | None) -> IO[bytes]:
-        request = urllib.request.Request(self._url + path, body, self._headers)
+        request = urllib.request.Request(self._url + path, body, self._headers)  # noqa: S310  the URL was checked
         try:
             response: IO[bytes] = self._opener.open(request)
         except urllib.error.HTTPError as error:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 PRIORITY_SECONDS = 10.0  # of waiting outweigh one level of priority
 MAX_PRIORITY = 100  # and as far below 0; what lies beyond counts as this, so that nobody waits for ever
 
-NO_TOKEN = (
+NOT_FINITE = (
     "no token can be drawn for this request: the model's output is not finite (NaN or infinite). A repetition_penalty "
     "far from 1 can do that; where requests without one fail too, the weights are unsound"
 )
@@ -188,7 +188,7 @@ class Scheduler:
             token_id = token_ids[part.request_id] if part.samples else None
             if part.samples and token_id is None:
                 self._end(sequence)
-                outputs.append(_output(sequence, (), FinishReason.ERROR, NO_TOKEN))
+                outputs.append(_output(sequence, (), FinishReason.ERROR, NOT_FINITE))
                 continue
             self._cache.computed(sequence, part.end)
             if token_id is None:

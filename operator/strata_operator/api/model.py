@@ -27,7 +27,7 @@ PLURAL = "stratamodels"
 FORMATS = ("int4", "int8", "bf16")
 GROUP_SIZE = 32  # weights that share a scale, in every format that has scales
 STRATEGIES = ("auto", "recreate", "rolling")
-TOKEN_VARIABLE = "HF_TOKEN"
+TOKEN_VARIABLE = "HF_TOKEN"  # noqa: S105  its name
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ def _answers(model: Mapping[str, Any], ask: Callable[[str], str]) -> bool:
 
 def _call(url: str, body: Mapping[str, Any] | None, seconds: int) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=seconds) as answer:
+    if not url.startswith("http://"):
+        raise ValueError(f"{url!r} is no address of a model")
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310  see above
+    with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  see above
         return json.load(answer)

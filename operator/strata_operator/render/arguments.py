@@ -45,7 +45,7 @@ def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object
     yield "--revision", model.revision
     yield "--dtype", model.format
     yield "--device", "cuda" if model.hardware.accelerator == "nvidia" else "cpu"
-    yield "--host", "0.0.0.0"
+    yield "--host", "0.0.0.0"  # noqa: S104  the pod's own network, behind a Service
     yield "--port", PORT
     yield "--threads", model.hardware.cpu  # a kubelet that sets no quota would let the engine count the node's
     yield "--grace-seconds", grace_seconds

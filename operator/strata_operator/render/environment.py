@@ -28,7 +28,7 @@ def _settings(model: StrataModel) -> dict[str, str]:
         "STRATA_TERMINATION_LOG": "/dev/termination-log",  # the engine's last words, which the conditions quote
         "TRITON_CACHE_DIR": f"{CACHE_MOUNT}/triton",  # compiled kernels, kept for the same reason
         "OMP_NUM_THREADS": str(model.hardware.cpu),  # for converting, too
-        "HOME": "/tmp",  # the one place that is writable in a read-only image
+        "HOME": "/tmp",  # noqa: S108  an emptyDir, the one place that is writable in a read-only image
     }
     if model.cache_keep_days is not None:
         made["STRATA_CACHE_KEEP_DAYS"] = str(model.cache_keep_days)

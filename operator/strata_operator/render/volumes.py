@@ -20,7 +20,7 @@ def volumes(model: StrataModel) -> tuple[list[dict[str, Any]], list[dict[str, An
     ]
     mounts: list[dict[str, Any]] = [
         {"name": CACHE, "mountPath": CACHE_MOUNT},
-        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  the pod's own
     ]
 
     def read_only(name: str, mount_path: str, volume: dict[str, Any]) -> None:
