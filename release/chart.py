@@ -10,18 +10,19 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from manifests.generate import find_helm
 from release.state import ReleaseError
 
 
 def pinned(values: str, digests: Mapping[str, str]) -> str:
-    """The text of a values.yaml with ``digest`` set below each key, such as ``image``. Raises ReleaseError."""
+    """A values.yaml's text with ``digest`` set below each key (``image``, ``a.image``). Raises ReleaseError."""
     for key, digest in digests.items():
-        block = rf'(?m)^({re.escape(key)}:\n(?:[ #].*\n|\n)*?  digest: )""$'
-        values, count = re.subn(block, rf'\g<1>"{digest}"', values)
-        if count != 1 or yaml.safe_load(values)[key]["digest"] != digest:
+        block, indent = "", ""
+        for part in key.split("."):
+            block += rf"^{indent}{re.escape(part)}:\n(?:{indent}  .*\n|\n)*?"
+            indent += "  "
+        values, count = re.subn(rf'(?m)({block}^{indent}digest: )""$', rf'\g<1>"{digest}"', values)
+        if count != 1:
             raise ReleaseError(f"the chart's values have no empty `{key}.digest` to be filled; see images/catalogue.py")
     return values
 

@@ -24,6 +24,15 @@ def test_every_image_of_the_chart_is_pinned_and_nothing_else_changes() -> None:
     assert after == before
 
 
+def test_a_key_within_a_key_is_pinned_alone() -> None:
+    values = (
+        'image:\n  digest: ""\npart:\n  # Its own.\n  image:\n    tag: ""\n    digest: ""\n  other:\n    digest: ""\n'
+    )
+    pinned = yaml.safe_load(chart.pinned(values, {"part.image": "sha256:1"}))
+    assert pinned["part"] == {"image": {"tag": "", "digest": "sha256:1"}, "other": {"digest": ""}}
+    assert pinned["image"] == {"digest": ""}
+
+
 @pytest.mark.parametrize(
     "values",
     [
