@@ -59,7 +59,7 @@ def build(
     return made
 
 
-def build_one(described: Image, filled: context.Context, base_image: str, ca_bundle: Path | None = None) -> str:
+def build_one(described: Image, filled: context.Context, base_image: str, ca_bundle: Path | None) -> str:
     """The image's local name, ``localhost/NAME:TAG``; built if the local storage lacks it."""
     name = described.name
     image = f"localhost/{name}:{filled.tag(described, base_image)}"

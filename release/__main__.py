@@ -42,11 +42,12 @@ def main() -> None:
         parser.error("--model is for a bundle: give --bundle, too")
     try:
         models = bundle.parse_models(given.models, given.dtype)
+        stores = {model.name: bundle.store(model) for model in models}
         made = Release(strata.__version__, given.snapshot)
         make(made)
         say(f"{made.name} is in {made.folder}")
         if given.bundle:
-            say(f"the bundle is {bundle.make(made, models)}")
+            say(f"the bundle is {bundle.make(made, stores)}")
     except (ReleaseError, BuildError) as error:
         sys.exit(f"error: {error}")
 

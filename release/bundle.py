@@ -51,13 +51,13 @@ def parse_models(given: Sequence[str], dtype: str) -> list[Model]:
     return models
 
 
-def make(release: Release, models: Sequence[Model]) -> Path:
-    """Write the bundle of a release whose files are there; returns its path. Raises ReleaseError."""
+def make(release: Release, stores: Mapping[str, Path]) -> Path:
+    """Write the bundle of a release whose files are there; returns its path. ``stores``: of models, by their names."""
     name = f"{release.name}-bundle"
     target = release.folder.with_name(f"{name}.tar")
     partial = target.with_name(f".{target.name}")
     folder = release.folder.with_name(name)
-    stage(release, {model.name: store(model) for model in models}, folder)
+    stage(release, stores, folder)
     try:
         # Not compressed: images and weights are already.
         with tarfile.open(partial, "w") as opened:
@@ -71,7 +71,7 @@ def make(release: Release, models: Sequence[Model]) -> Path:
 
 
 def stage(release: Release, stores: Mapping[str, Path], folder: Path) -> None:
-    """Lay the bundle out in ``folder``, with links to what is large. ``stores``: of models, by their names."""
+    """Lay the bundle out in ``folder``, with links to what is large."""
     say("bundle: images, charts, definitions, bills of materials" + "".join(f", {name}" for name in stores))
     shutil.rmtree(folder, ignore_errors=True)
     for kind, files in {

@@ -81,7 +81,7 @@ class Unpacked:
 @pytest.fixture
 def unpacked(made: Release, store: Path, tmp_path: Path) -> Unpacked:
     """The bundle of that release and a model, unpacked, where the usual small programs are and no others."""
-    tar = bundle.make(made, [Model("tiny", str(store), "int4")])
+    tar = bundle.make(made, {"tiny": bundle.store(Model("tiny", str(store), "int4"))})
     assert sorted(path.name for path in tar.parent.iterdir()) == [f"strata-{VERSION}", f"strata-{VERSION}-bundle.tar"]
     with tarfile.open(tar) as opened:
         opened.extractall(tmp_path / "site", filter="data")
