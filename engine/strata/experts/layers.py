@@ -5,8 +5,8 @@ that would be much that nobody takes (``max_chosen_tokens``), only what the toke
 waits for it. How much that is is known to the card alone, and the host does not ask.
 
 Of whole layers, where VRAM has a part of them, a kernel reads the others from host memory. Where it has next to none,
-the copy engine brings all, a piece at a time, which a kernel then puts in order: it moves more over PCIe than a kernel
-reads. So it does for steps of any length where some are on disk, which a kernel cannot read.
+the copy engine brings all (``copies``): it moves more over PCIe than a kernel reads. So it does for steps of any length
+where some are on disk, which a kernel cannot read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from strata.experts.copies import Copies
 from strata.experts.cpu import CpuExperts
 from strata.experts.slots import Slots
 from strata.experts.streamer import Streamer
@@ -51,13 +52,11 @@ class LayerBuffers:
         places = begin + size * torch.arange(2 * num_experts, dtype=torch.int64)
         self.places = places.view(2, num_experts).to(device)
         self.addresses = list(torch.zeros_like(slots.registry.rows))
-        self._piece: Tensor | None = None
+        self._copies: Copies | None = None
         num_slots += cpu.num_fixed
         self._max_chosen = 0 if cpu.num_disk else max_chosen_tokens(num_experts, top_k, num_slots)
         if cpu.num_disk or copies_whole_layers(num_slots, num_experts):
-            self._piece = aligned(PIECE * cpu.stride, BLOB_ALIGNMENT, device).view(PIECE, cpu.stride)
-            lie = self._piece.data_ptr() + cpu.stride * torch.arange(PIECE, dtype=torch.int64)
-            self._lie = lie.to(device)
+            self._copies = Copies(PIECE, cpu.stride, device)
             self._counts = torch.arange(PIECE + 1, dtype=torch.int32, device=device)
         self._streamer = Streamer(len(tables), self._bring, device)
 
@@ -102,10 +101,10 @@ class LayerBuffers:
         return min(took) / num_experts
 
     def _bring(self, row: int, buffer: int) -> None:
-        if self._piece is None:
+        if self._copies is None:
             self._read(row, self.places[buffer], self._tables[row].addresses == 0)
         else:
-            self._copy_all(row, self.places[buffer], self._piece)
+            self._copy_all(row, self.places[buffer], self._copies)
 
     def _read(self, row: int, places: Tensor, missing: Tensor) -> None:
         """``missing``: bool [experts], those that are to come."""
@@ -116,15 +115,14 @@ class LayerBuffers:
         self._misses.untile(table.sources[order], places[order], count, self._layout)
         torch.where(missing, places, table.addresses, out=self.addresses[row][: len(places)])
 
-    def _copy_all(self, row: int, places: Tensor, piece: Tensor) -> None:
+    def _copy_all(self, row: int, places: Tensor, copies: Copies) -> None:
         table, stay = self._tables[row], slice(self._cpu.num_host, self._cpu.num_host + self._cpu.num_fixed)
         table.counters[Counter.STREAMED].add_(len(places) - self._cpu.num_fixed)
         for experts, tiles in self._cpu.tiles(row):
-            for first in range(0, len(tiles), PIECE):
-                some = tiles[first : first + PIECE]
+            targets = places[experts].contiguous()
+            for some, mine in zip(tiles.split(PIECE), targets.split(PIECE), strict=True):
                 number = len(some)
-                piece[:number].copy_(some, non_blocking=True)
-                targets = places[experts][first : first + number].contiguous()
-                self._misses.untile(self._lie[:number], targets, self._counts[number : number + 1], self._layout)
+                with copies.brought(some) as sources:
+                    self._misses.untile(sources, mine, self._counts[number : number + 1], self._layout)
         self.addresses[row][: len(places)].copy_(places)
         self.addresses[row][stay] = table.addresses[stay]

@@ -19,7 +19,7 @@ MIN_SLOTS = 4  # of a layer whose experts in VRAM change: what a step fetches ha
 # Multiplications and additions that a card does while PCIe moves a byte, as kernels and links go: an RTX 3090 1,600 on
 # PCIe 4.0 and 3,200 on 3.0, an RTX 4090 3,600 on 4.0, an H200 7,000 on 5.0 (data sheets, shares measured on the last).
 FLOPS_PER_BYTE = 3000
-PIECE = 16  # experts that the copy engine brings at once, where it brings all of a layer
+PIECE = 8  # experts that the copy engine brings at once, where it brings all of a layer, to two pieces in turn
 FETCH_SHARE = 0.88  # of PCIe, a kernel that reads experts from pinned memory: 48.3 of 55 GB/s (H200, 2026-11-30)
 # Of the time that PCIe takes for all of a layer's experts, what the layer itself takes for 17 to 64 tokens: 0.01 to
 # 0.14 of four models in int4 on an H200 (PCIe 5.0), an RTX 4090 (4.0) and an RTX 3090 (3.0, 4.0), by ``plan.expect``.
@@ -162,7 +162,7 @@ def place_experts(experts: ExpertBytes, room: int, *, at_most: int | None = None
     num_slots = min(max(fitting, MIN_SLOTS), experts.num_experts - 1)
     staging = 2 * experts.layer_bytes
     if copies_whole_layers(num_slots, experts.num_experts):
-        staging += PIECE * experts.blob_bytes
+        staging += 2 * PIECE * experts.blob_bytes
     return ExpertPlacement(experts, num_slots * experts.num_layers, staging, experts.num_bytes)
 
 
