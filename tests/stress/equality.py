@@ -113,14 +113,19 @@ class Compared:
         """What is hardest to explain by rounding."""
         return max(self.differences, key=lambda difference: difference.behind, default=None)
 
-    def problems(self, error_bound: float, margin_bound: float) -> list[str]:
-        """Why these are not the same model's answers. ``margin_bound``: of ``Difference.behind``, in ``spread``s."""
+    @property
+    def behind(self) -> float:
+        """Of ``farthest``; 0 where all tokens are the same."""
+        return 0.0 if self.farthest is None else self.farthest.behind
+
+    def problems(self, error_bound: float, behind_bound: float) -> list[str]:
+        """Why these are not the same model's answers. ``behind_bound``: of ``Difference.behind``."""
         found = []
         if not self.error <= error_bound:  # NaN is no small number
             found.append(f"relative error {self.error:.4f} is above {error_bound:g}")
         far = self.farthest
-        if far is not None and not far.behind <= margin_bound * self.spread:
-            found.append(f"{far}; allowed are {margin_bound * self.spread:.3f}")
+        if far is not None and not self.behind <= behind_bound:
+            found.append(f"{far}; allowed are {behind_bound:.3f}")
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,28 @@ def compared(error: float = 0.0, behind: float = 0.0) -> Compared:
     ],
 )
 def test_bounds(found: Compared, problems: int) -> None:
-    assert len(found.problems(0.05, 0.25)) == problems
+    assert len(found.problems(0.05, 0.5)) == problems
+
+
+@pytest.mark.parametrize(
+    ("itself", "behind", "equal"),
+    [
+        pytest.param(0.0, 0.5, True, id="what rounding explains"),
+        pytest.param(0.0, 0.6, False, id="more"),
+        pytest.param(0.8, 0.8, True, id="as far as all in VRAM is at another batch size"),
+        pytest.param(0.8, 0.9, False, id="further"),
+        pytest.param(1.1, 0.0, False, id="all in VRAM too far from itself"),
+    ],
+)
+def test_a_way_may_be_as_far_off_as_all_in_vram_at_another_batch_size(
+    itself: float, behind: float, equal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(name: str, *_: Any) -> Iterator[placements.Row]:
+        yield placements.Row(name, str(placements.VRAM), 4, compared(behind=itself))
+        yield placements.Row(name, "cpu off gpu", 1, compared(behind=behind))
+
+    monkeypatch.setattr(placements, "rows_of", rows)
+    assert placements.main([*TINY, *FEW, "--directory", str(tmp_path)]) == (0 if equal else 1)
 
 
 @pytest.mark.parametrize(("text", "value"), [("pipeline_depth=1,4", [1, 4]), ("hugepages=off", ["off"])])
