@@ -250,10 +250,10 @@ def options() -> argparse.ArgumentParser:
     add("--margin-bound", type=float, default=0.25, help="by which another token may be behind (see --help's end)")
     add("--directory", type=Path, help="of stores, which are kept (default: a temporary one)")
     parser.epilog = (
-        "A token that differs is allowed where all in VRAM has it less than --margin-bound behind its own, in standard "
-        "deviations of a token's logits (default: 0.25), or no further than all in VRAM is behind at another batch size, "
-        "where a router that wavers chooses other experts: rounding explains no more. Exit code 1 where one is further "
-        "behind, or the logits' relative error is above --error-bound."
+        "A token that differs is allowed where all in VRAM has it less than --margin-bound behind its own, in "
+        "standard deviations of a token's logits (default: 0.25), or no further than all in VRAM is itself at another "
+        "batch size, where a router that wavers chooses other experts: rounding explains no more. Exit code 1 where "
+        "one is further behind, or the logits' relative error is above --error-bound."
     )
     return parser
 
