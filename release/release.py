@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def make(release: Release) -> None:
         made += [packaged(release, MODEL_CHART, {})]
     with step(6, "checksums"):
         for stale in set(release.folder.iterdir()) - set(made):
-            stale.unlink()
+            shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
         write_sums(release.folder)
 
 

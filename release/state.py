@@ -15,7 +15,7 @@ class ReleaseError(Exception):
 
 def check(version: str, root: Path = ROOT) -> None:
     """Raises ReleaseError with everything that keeps the checkout from being the release ``version``."""
-    found = [*_version_problems(version), *_git_problems(version, root)]
+    found = [*_version_problems(version), *_chart_problems(version, root), *_git_problems(version, root)]
     try:
         notes((root / "CHANGELOG.md").read_text(), version)
     except ReleaseError as error:
@@ -44,6 +44,15 @@ def _version_problems(version: str) -> list[str]:
     if re.fullmatch(r"\d+\.\d+\.\d+", version):
         return []
     return [f"the version {version!r} is not three numbers; correct __version__ in engine/strata/__init__.py"]
+
+
+def _chart_problems(version: str, root: Path) -> list[str]:
+    stale = [
+        str(path.relative_to(root))
+        for path in sorted((root / "charts").glob("*/Chart.yaml"))
+        if not re.search(rf"(?m)^version: {re.escape(version)}$", path.read_text())
+    ]
+    return [f"{path} has another version; `make manifests golden`, and commit" for path in stale]
 
 
 def _git_problems(version: str, root: Path) -> list[str]:

@@ -35,6 +35,9 @@ def git(root: Path, *arguments: str) -> None:
 
 def commit(root: Path, text: str) -> None:
     (root / "CHANGELOG.md").write_text(text)
+    chart = root / "charts" / "strata" / "Chart.yaml"
+    chart.parent.mkdir(parents=True, exist_ok=True)
+    chart.write_text('apiVersion: v2\nversion: 1.2.3\nappVersion: "1.2.3"\n')
     git(root, "add", "-A")
     git(root, "commit", "-m", "change")
 
@@ -70,6 +73,7 @@ def test_all_that_is_wrong_is_told_at_once(checkout: Path) -> None:
         state.check("1.3.0", checkout)
     told = str(error.value)
     assert "files differ" in told
+    assert "charts/strata/Chart.yaml has another version; `make manifests golden`" in told
     assert "no tag v1.3.0; `git tag -a v1.3.0" in told
     assert "no section `## [1.3.0] - YYYY-MM-DD`" in told
 
