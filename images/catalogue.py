@@ -31,3 +31,5 @@ ENGINE = Image(
 )
 # The small one first: what is wrong with all shows early.
 IMAGES = (OPERATOR, ENGINE)
+OPTIONAL: tuple[Image, ...] = ()  # built where they are asked for by name
+ALL = (*IMAGES, *OPTIONAL)  # of a release

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.buildah import BUILD, ROOT, say
-from images.catalogue import IMAGES
+from images.catalogue import ALL
 from manifests.generate import CHART, MODEL_CHART
 from release import archive
 from release.release import NOTES, Release, write_sums
@@ -76,8 +76,8 @@ def stage(release: Release, stores: Mapping[str, Path], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for kind, files in {
         ".": [_SCRIPT, release.folder / NOTES, ROOT / "LICENSE"],
-        "images": [release.archive(image.name) for image in IMAGES],
-        "sbom": [release.sbom(image.name) for image in IMAGES],
+        "images": [release.archive(image.name) for image in ALL],
+        "sbom": [release.sbom(image.name) for image in ALL],
         "charts": [release.chart(CHART), release.chart(MODEL_CHART)],
         "crds": sorted((CHART / "crds").glob("*.yaml")),
         "examples": [_EXAMPLE],
@@ -86,7 +86,7 @@ def stage(release: Release, stores: Mapping[str, Path], folder: Path) -> None:
         for file in files:
             link(file, folder / kind / file.name)
     with (folder / "images.txt").open("w") as rows:
-        for image in IMAGES:
+        for image in ALL:
             file = release.archive(image.name)
             rows.write(f"images/{file.name} {image.name} {release.version} {archive.digest(file)}\n")
     for name, place in stores.items():

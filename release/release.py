@@ -12,7 +12,7 @@ from pathlib import Path
 from images import context
 from images.build import build
 from images.buildah import ROOT, say
-from images.catalogue import IMAGES
+from images.catalogue import ALL
 from manifests.generate import CHART, MODEL_CHART
 from release import archive, chart, inventory, sbom, state, wheel
 from release.made import once
@@ -55,16 +55,16 @@ def make(release: Release) -> None:
     made = [release.folder / NOTES]
     made[0].write_text(notes)
     with step(1, "images"):
-        local = build()
+        local = build(ALL)
     with step(2, "wheel"):
         made.append(tagged_wheel(release))
     with step(3, "images as OCI archives"):
         made += [archived(release, name, image) for name, image in local.items()]
-    digests = {image.name: archive.digest(release.archive(image.name)) for image in IMAGES}
+    digests = {image.name: archive.digest(release.archive(image.name)) for image in ALL}
     with step(4, "bills of materials"):
         made += [listed(release, name, image, digests[name]) for name, image in local.items()]
     with step(5, "charts"):
-        made += [packaged(release, CHART, {image.values: digests[image.name] for image in IMAGES if image.values})]
+        made += [packaged(release, CHART, {image.values: digests[image.name] for image in ALL if image.values})]
         made += [packaged(release, MODEL_CHART, {})]
     with step(6, "checksums"):
         for stale in set(release.folder.iterdir()) - set(made):

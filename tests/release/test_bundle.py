@@ -11,7 +11,7 @@ from urllib.request import Request
 
 import pytest
 
-from images.catalogue import IMAGES
+from images.catalogue import ALL
 from manifests.generate import CHART, MODEL_CHART
 from release import archive, bundle
 from release.bundle import Model
@@ -35,7 +35,7 @@ def made(tmp_path: Path) -> Release:
     """A release with images of one file each."""
     made = Release(VERSION, snapshot=False, place=tmp_path / "dist")
     made.folder.mkdir(parents=True)
-    for image in IMAGES:
+    for image in ALL:
         (tmp_path / image.name).write_text(image.name)
         content = of_binary(tmp_path / image.name).archive(f"{archive.HOST}/{image.name}:{VERSION}")
         made.archive(image.name).write_bytes(content)
@@ -102,7 +102,7 @@ def test_all_of_the_release_is_in_it_and_whole(unpacked: Unpacked) -> None:
     found = {str(path.relative_to(unpacked.folder)) for path in unpacked.folder.rglob("*") if path.is_file()}
     summed = {line.split("  ", 1)[1] for line in (unpacked.folder / SUMS).read_text().splitlines()}
     assert found == summed | {SUMS}
-    for image in IMAGES:
+    for image in ALL:
         assert {f"images/{image.name}-{VERSION}.oci.tar", f"sbom/{image.name}-{VERSION}.cdx.json"} <= found
     assert {"crds/stratamodels.strata.ai.yaml", "examples/air-gapped.yaml", "models/tiny/config.json"} <= found
     assert {f"charts/strata-{VERSION}.tgz", f"charts/strata-model-{VERSION}.tgz", "install.sh"} <= found
@@ -120,7 +120,7 @@ def test_images_are_loaded_once_under_the_names_that_the_chart_asks_for(unpacked
     unpacked.run("load")
     unpacked.run("load")
     imports, names = [], []
-    for image in IMAGES:
+    for image in ALL:
         name = f"localhost/{image.name}"
         imports.append(f"ctr --namespace k8s.io images import BUNDLE/images/{image.name}-{VERSION}.oci.tar")
         names.append(f"{name}@{digest(made, image.name)}")
@@ -145,7 +145,7 @@ def test_images_go_to_a_registry_with_their_digests(unpacked: Unpacked) -> None:
     copy = "skopeo copy --quiet --preserve-digests --dest-tls-verify=false"
     assert unpacked.called() == [
         f"{copy} oci-archive:BUNDLE/images/{name}-{VERSION}.oci.tar docker://host:5000/team/{name}:{VERSION}"
-        for name in (image.name for image in IMAGES)
+        for name in (image.name for image in ALL)
     ]
 
 
@@ -243,7 +243,7 @@ def test_a_real_registry_has_the_digests_that_the_chart_asks_for(
     (unpacked.programs / "skopeo").symlink_to(shutil.which("skopeo") or pytest.fail("skopeo is not installed"))
     place = f"{cluster.registry}/bundle-test"
     unpacked.run("load", "--registry", place, "--plain-http")
-    for image in IMAGES:
+    for image in ALL:
         url = f"http://{cluster.registry}/v2/bundle-test/{image.name}/manifests/{VERSION}"
         request = Request(url, method="HEAD", headers={"Accept": "application/vnd.oci.image.manifest.v1+json"})
         with direct.open(request, timeout=30) as answer:

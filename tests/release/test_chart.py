@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 import strata
-from images.catalogue import IMAGES
+from images.catalogue import ALL
 from manifests.generate import CHART, MODEL_CHART
 from release import chart
 from release.state import ReleaseError
 from tests.operator.chart.helm import Helm
 
-DIGESTS = {image.values: f"sha256:{number:064}" for number, image in enumerate(IMAGES) if image.values}
+DIGESTS = {image.values: f"sha256:{number:064}" for number, image in enumerate(ALL) if image.values}
 VALUES = (CHART / "values.yaml").read_text()
 
 
