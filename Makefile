@@ -17,7 +17,7 @@ UNIT := $(BIN)/pytest -m "not cluster and not real" -n 3 --dist loadfile --no-lo
 REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
 
 .PHONY: help release bundle demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
-  pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal sanitize soak clean clean-cache packages prometheus clients
+  pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal audit fuzz sanitize soak clean clean-cache packages prometheus clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -100,6 +100,12 @@ bench-perplexity: venv ## perplexity of each format on a fixed text (MODEL=, TEX
 
 equal: venv ## the same answers wherever experts lie, against all in VRAM (EQUAL="--placements cpu ...", or --help)
 	@$(BIN)/python -m tests.stress.placements $(EQUAL)
+
+audit: venv ## known faults of the pinned packages, from an advisory service (AUDIT="-s osv"); needs the network
+	@$(BIN)/python -m tests.audit $(AUDIT)
+
+fuzz: venv ## random requests, answers, templates and checkpoints for SECONDS= (600): none may end in a crash
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(FUZZ)
 
 sanitize: venv ## compute-sanitizer over the tests of the GPU's kernels (needs a card and the CUDA toolkit)
 	@$(BIN)/python -m tests.stress.sanitize $(SANITIZE)

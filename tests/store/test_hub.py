@@ -255,6 +255,14 @@ def test_an_index_that_leads_elsewhere_is_refused() -> None:
         weight_files({"a.safetensors"}, {"weight_map": {"t": "../../x"}}, "a/b")
 
 
+@pytest.mark.parametrize("file", ["../../../../m.gguf", "/tmp/m.gguf", "a/../../m.gguf"])
+def test_a_file_that_would_lie_elsewhere_is_refused(hub: Hub, file: str) -> None:
+    hub.repo(NAME).commit({file: b"GGUF"})
+    with pytest.raises(CheckpointError, match="which would lie elsewhere"):
+        get(f"{NAME}:m.gguf")
+    assert hub.fetched() == []
+
+
 def test_a_gguf_of_the_hub_is_served_by_its_quantisation(hub: Hub, tmp_path: Path) -> None:
     data = write_gguf(tmp_path / "m.gguf", kind="Q8_0").read_bytes()
     hub.repo(NAME).commit({"m-Q8_0.gguf": data, "m-Q4_0.gguf": b"another"})

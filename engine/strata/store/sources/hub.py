@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from strata.config.model_name import ACCEPTED, HubName
 from strata.errors import CheckpointError, StorageError, UnfetchedError
@@ -148,6 +148,12 @@ def _listing(name: HubName) -> tuple[str, dict[str, int]]:
     if not _COMMIT.fullmatch(info.sha or ""):
         raise _OutOfReachError(f"{endpoint()} does not answer as a Hub does: the commit is {info.sha!r}")
     assert info.sha is not None
+    for file in info.siblings or []:
+        if not file.rfilename or file.rfilename.startswith("/") or ".." in PurePosixPath(file.rfilename).parts:
+            raise CheckpointError(
+                f"{endpoint()} does not answer as a Hub does: {name.repo} has the file {file.rfilename!r}, which would "
+                "lie elsewhere"
+            )
     return info.sha, {file.rfilename: file.size or 0 for file in info.siblings or []}
 
 
