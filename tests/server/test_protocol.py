@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from strata.server.protocol import ARRIVAL_SECONDS, UNREAD_SECONDS, BoundedProtocol
+from strata.server.protocol import ARRIVAL_SECONDS, UNREAD_SECONDS, BoundedProtocol, allow_connections
 
 SHORT = 0.01  # less than any bound
 WHOLE = b"GET / HTTP/1.1\r\nHost: strata\r\n\r\n"
@@ -75,9 +76,9 @@ class Wire(asyncio.Transport):
 class Connection:
     """One of a server whose answers come when ``answering`` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: ServerState | None = None) -> None:
         self.clock, self.wire, self.answering = Clock(), Wire(), asyncio.Event()
-        self.state = ServerState()
+        self.state = state or ServerState()
         config = uvicorn.Config(
             self._app, interface="asgi3", lifespan="off", log_config=None, timeout_keep_alive=round(2 * ARRIVAL_SECONDS)
         )
@@ -174,3 +175,38 @@ async def test_no_timer_outlives_its_connection() -> None:
     connection.clock.advance(ARRIVAL_SECONDS + UNREAD_SECONDS)
     assert not connection.wire.is_aborted
     assert connection.wire.sent == b""
+
+
+async def test_connections_are_held_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "max_connections", 2)
+    first = Connection()
+    second = Connection(first.state)
+    third = Connection(first.state)
+    assert (first.refusal, second.refusal, third.refusal) == (None, None, "too_many_connections")
+    assert third.wire.sent.startswith(b"HTTP/1.1 503 ")
+    third.protocol.connection_lost(None)
+    second.protocol.connection_lost(None)
+    fourth = Connection(first.state)
+    assert fourth.refusal is None
+    for connection in (first, fourth):
+        connection.protocol.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "allowed"),
+    [
+        pytest.param(1024, 524_288, 4224, 4096, id="a login's limit is raised"),
+        pytest.param(1024, 1024, 1024, 896, id="no more may be had"),
+        pytest.param(1_048_576, 1_048_576, None, 4096, id="a container's is enough"),
+        pytest.param(resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 4096, id="none"),
+        pytest.param(64, 64, 64, 1, id="next to none"),
+    ],
+)
+def test_as_many_connections_as_files_may_be_open(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, allowed: int
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert allow_connections() == allowed
+    assert asked == ([] if raised is None else [(raised, hard)])

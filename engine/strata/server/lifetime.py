@@ -15,7 +15,7 @@ from strata.engine.messages import LoadProgress
 from strata.server.access_log import log_access
 from strata.server.app import EVERYBODY, Access, create_app
 from strata.server.middleware import Observer
-from strata.server.protocol import BoundedProtocol
+from strata.server.protocol import BoundedProtocol, allow_connections
 from strata.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ async def run(
     ``listener`` is bound already, and closed at the end. ``on_progress`` runs several times a second while loading,
     ``on_ready`` once after. Raises the StrataError that ended the service, if one did.
     """
+    BoundedProtocol.max_connections = allow_connections()
     server = _Server(http_config(service, access, observers))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))

@@ -1,11 +1,12 @@
-"""uvicorn's HTTP/1.1 with four bounds: the size of a request's head, that of what stands between the parts of its body,
-the time that it may take to arrive, and the time that its answer may stay unread."""
+"""uvicorn's HTTP/1.1 with five bounds: the number of connections, the size of a request's head, that of what stands
+between the parts of its body, the time that it may take to arrive, and the time that its answer may stay unread."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import resource
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from strata.server.access_log import log_refusal
 from strata.server.failures import error_body
 
+MAX_CONNECTIONS = 4096
+_OTHER_FILES = 128  # that the process has open beside them
 MAX_HEAD_BYTES = 64 << 10  # of request line and headers; 8 to 64 KiB are usual in servers and proxies
 # Of sizes, extensions and trailers of a body in chunks: one of single bytes has five for each.
 MAX_FRAMING_BYTES = 2 * MAX_HEAD_BYTES
@@ -21,12 +24,25 @@ FRAMING_PER_BYTE = 16
 ARRIVAL_SECONDS = 60.0  # from a request's first byte to the last of its body
 UNREAD_SECONDS = 60.0  # that the buffers between server and client may stay full
 
+
+def allow_connections() -> int:
+    """How many there may be at a time; raises the process's own limit of open files as far as it needs and may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, soft - _OTHER_FILES))
+
+
 _METHODS = (b"GET", b"HEAD", b"POST", b"OPTIONS")
 _REQUEST_LINE = re.compile(rb"([A-Za-z-]{1,32}) \S+ HTTP/1\.[01]\r?\n")
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. What is no HTTP request, too large or too slow gets OpenAI's error object, and is closed."""
+
+    max_connections = MAX_CONNECTIONS  # of one server; ``allow_connections`` tells how many the process can have
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,6 +57,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            message = f"{self.max_connections} connections are open, the most that are held; try again later"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, message, "too_many_connections")
+            return
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
