@@ -23,7 +23,7 @@ import pytest
 
 from tests.engine.tiny_llama import write_checkpoint
 from tests.server.conftest import CHAT_TEMPLATE, SPECIAL, write_store
-from tests.server.otlp import Receiver, receiver
+from tests.server.otlp import Receiver, attributes_of, receiver
 
 KEY = "sk-marker-of-a-key-0123456789"
 MARK = "marker-of-a-prompt"
@@ -260,6 +260,25 @@ def test_no_path_leads_to_a_file(server: Hostage, path: str) -> None:
 
 
 # --- what is written
+
+
+def test_a_real_engine_says_where_the_time_went(server: Hostage) -> None:
+    """Its clock is that of the server's process."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    body = {"prompt": "the quick brown fox", "max_tokens": 9, "ignore_eos": True}
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    answer = server.post("/v1/completions", json=body, headers=headers)
+    spans = server.traces.trace(trace, 4)
+    whole, queue, prefill, decode = (spans[name] for name in ("text_completion tiny", "queue", "prefill", "decode"))
+    times = [span.start_time_unix_nano for span in (whole, queue, prefill, decode)]
+    assert times == sorted(times)
+    assert queue.end_time_unix_nano == times[2] > times[1]
+    assert prefill.end_time_unix_nano == times[3] > times[2]
+    assert times[3] < decode.end_time_unix_nano <= whole.end_time_unix_nano
+    attributes = attributes_of(whole.attributes)
+    usage = answer.json()["usage"]
+    assert attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+    assert attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 9
 
 
 def bodies(mark: str) -> Iterator[tuple[str, bytes]]:

@@ -7,9 +7,12 @@ import importlib.util
 import pytest
 
 from strata.cli.main import build_parser, main
+from strata.cli.serve import observers
 from strata.cli.traces import asked_by, tracing
 from strata.doctor.packages import EXTRAS
 from strata.errors import OptionError
+from strata.server.access_log import log_access
+from strata.server.tracing import Tracing
 
 URL = "http://127.0.0.1:4318"
 
@@ -75,3 +78,13 @@ def test_what_cannot_be_spoken_is_refused(environment: dict[str, str], words: st
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(OptionError, match="no address of a receiver; give one like"):
         build_parser().parse_args(["serve", "m", "--otlp-endpoint", address])
+
+
+def test_who_sees_each_request() -> None:
+    arguments = build_parser().parse_args(["serve", "m"])
+    assert observers(arguments.access_log, None) == (log_access,)
+    arguments = build_parser().parse_args(["serve", "m", "--no-access-log"])
+    assert observers(arguments.access_log, None) == ()
+    traces = Tracing(URL)
+    assert observers(arguments.access_log, traces) == (traces,)
+    traces.close()

@@ -255,3 +255,25 @@ def test_steps_are_timed_from_their_plan_to_their_tokens() -> None:
     assert plan.stats().step_seconds == 2
     step(plan)
     assert plan.stats().step_seconds == 7
+
+
+def test_each_output_says_when_its_request_left_the_queue() -> None:
+    """That of its first step, also after a preemption; a request that never ran says nothing."""
+    clock = iter(range(100))
+    plan = Scheduler(
+        SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=32),
+        num_blocks=64,
+        block_size=16,
+        max_model_len=256,
+        eos_token_ids=(EOS,),
+        clock=lambda: next(clock),
+    )
+    plan.add(request("a", max_tokens=2), arrived=0)
+    plan.add(replace(request("b"), timeout_seconds=0.5), arrived=0)
+    began = []
+    for _ in range(2):
+        batch = plan.schedule()
+        assert batch is not None
+        outputs = plan.update(batch, {"a": 9})
+        began += [(output.request_id, output.began) for output in outputs]
+    assert began == [("a", 0), ("b", None), ("a", 0)]

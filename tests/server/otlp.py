@@ -62,6 +62,19 @@ class Receiver:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._spans) >= num_spans, timeout=60), self._spans
             taken, self._spans = self._spans, []
+        return self._by_name(taken, num_spans)
+
+    def trace(self, trace_id: str, num_spans: int) -> dict[str, Span]:
+        """Likewise those of a trace, whatever others have come."""
+
+        def own() -> list[Span]:
+            return [span for span in self._spans if span.trace_id.hex() == trace_id]
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(own()) >= num_spans, timeout=60), own()
+            return self._by_name(own(), num_spans)
+
+    def _by_name(self, taken: list[Span], num_spans: int) -> dict[str, Span]:
         assert len({span.trace_id for span in taken}) == 1
         found = {span.name: span for span in taken}
         assert len(found) == num_spans == len(taken)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import threading
+import urllib.request
 from collections.abc import Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ class Site:
     def __init__(self) -> None:
         self.content, self.etag = CONTENT, '"one"'
         self.cut: int | None = None
+        self.moved_to = ""
         self.status = 0
         self.asked: list[dict[str, str]] = []
         site = self
@@ -42,6 +46,12 @@ class Site:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         self.asked.append(dict(request.headers))
         headers = request.headers
+        if self.moved_to and request.path != self.moved_to:
+            request.send_response(302)
+            request.send_header("Location", self.moved_to)
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
         if self.status or headers.get("If-None-Match") == self.etag:
             request.send_response(self.status or 304)
             request.send_header("Content-Length", "0")
@@ -187,3 +197,33 @@ def test_obtained_by_its_address(site: Site) -> None:
     found = obtain(site.url)
     assert (found.name, found.source) == ("tiny", (site.url,))
     assert found.path == web.place(name(site))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "is_followed"),
+    [
+        pytest.param("https://a/m.gguf", "https://b/m.gguf", True, id="to another host"),
+        pytest.param("http://a/m.gguf", "https://b/m.gguf", True, id="to TLS"),
+        pytest.param("http://a/m.gguf", "http://b/m.gguf", True, id="without TLS as before"),
+        pytest.param("https://a/m.gguf", "http://b/m.gguf", False, id="away from TLS"),
+        pytest.param("https://a/m.gguf", "ftp://b/m.gguf", False, id="to another protocol"),
+        pytest.param("http://a/m.gguf", "ftp://b/m.gguf", False, id="without TLS to another protocol"),
+    ],
+)
+def test_a_file_is_not_fetched_with_less_protection_than_was_asked_for(
+    source: str, target: str, is_followed: bool
+) -> None:
+    given = (urllib.request.Request(source), io.BytesIO(), 302, "Found", Message(), target)
+    if is_followed:
+        request = web._KeepTls().redirect_request(*given)
+        assert request is not None
+        assert request.full_url == target
+        return
+    with pytest.raises(CheckpointError, match="is not https; give that address"):
+        web._KeepTls().redirect_request(*given)
+
+
+def test_a_server_may_send_on(site: Site) -> None:
+    """A real one, through the same handler."""
+    site.moved_to = "/elsewhere.gguf"
+    assert obtain(site.url, silent).path.read_bytes() == CONTENT

@@ -24,6 +24,7 @@ from strata.errors import OptionError
 if TYPE_CHECKING:
     from strata.server.app import Access
     from strata.server.keys import ApiKeys
+    from strata.server.middleware import Observer
     from strata.server.service import Service
     from strata.server.tracing import Tracing
 
@@ -109,7 +110,6 @@ async def _serve(
     from strata.cli.progress import ProgressBar
     from strata.engine.client import EngineClient
     from strata.engine.messages import LoadProgress
-    from strata.server.access_log import log_access
     from strata.server.lifetime import run as run_server
     from strata.server.service import Service
 
@@ -135,13 +135,20 @@ async def _serve(
             service,
             listener,
             access=access,
-            observers=(*((log_access,) if arguments.access_log else ()), *((traces,) if traces else ())),
+            observers=observers(arguments.access_log, traces),
             grace_seconds=arguments.grace_seconds,
             on_progress=on_progress,
             on_ready=on_ready,
         )
     finally:
         progress.close()
+
+
+def observers(access_log: bool, traces: Tracing | None) -> tuple[Observer, ...]:
+    """Who sees each request when it has ended."""
+    from strata.server.access_log import log_access
+
+    return (*((log_access,) if access_log else ()), *((traces,) if traces is not None else ()))
 
 
 def listen(host: str, port: int) -> socket.socket:

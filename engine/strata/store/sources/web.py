@@ -135,11 +135,24 @@ def _facts(path: Path) -> dict[str, Any]:
         return {}
 
 
+class _KeepTls(urllib.request.HTTPRedirectHandler):
+    """Follows where a server sends on to, but not from https to what anybody on the way may change."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith(("https://", "http://")) or (req.type == "https" and newurl.startswith("http://")):
+            raise CheckpointError(
+                f"{req.full_url} sends on to {newurl}, which is not https; give that address if it may be fetched so"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _open(name: UrlName, headers: dict[str, str]) -> Any:
     """The answer; None where the file has not changed. Raises CheckpointError for what trying again does not better."""
     request = urllib.request.Request(name.address, headers={"User-Agent": "strata", **headers})  # noqa: S310  http(s)
     try:
-        return urllib.request.urlopen(request, timeout=ANSWER_SECONDS)  # noqa: S310  as its name was read
+        return urllib.request.build_opener(_KeepTls).open(request, timeout=ANSWER_SECONDS)
     except urllib.error.HTTPError as error:
         if error.code == 304:
             return None
