@@ -142,4 +142,4 @@ clients:
 
 .PHONY: parts
 parts: packages
-	@$(CLUSTER) build && $(CLUSTER) build kwok gateway-api inference-extension keda
+	@$(CLUSTER) build && $(CLUSTER) build kwok gateway-api inference-extension keda prometheus-adapter

@@ -44,7 +44,7 @@ class Cluster:
         """
         instance = Instance.named(name)
         prerequisites.check(report)
-        build([p for p in PARTS if not p.optional or kwok], report)
+        build([p for p in PARTS if not p.optional or (kwok and p.name == "kwok")], report)
         with lifecycle.lock(instance, report):
             site = lifecycle.bring_up(instance, report)
             if kwok:

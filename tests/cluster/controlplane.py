@@ -48,6 +48,14 @@ def apiserver(site: Site) -> Service:
             kubelet_certificate_authority=PKI / "ca.crt",
             kubelet_preferred_address_types="InternalIP",  # the node's name is in no DNS
             shutdown_delay_duration="0s",
+            # Behind it may be other API servers, such as of metrics: they believe it who asks.
+            requestheader_client_ca_file=PKI / "ca.crt",
+            requestheader_allowed_names="front-proxy",
+            requestheader_username_headers="X-Remote-User",
+            requestheader_group_headers="X-Remote-Group",
+            requestheader_extra_headers_prefix="X-Remote-Extra-",
+            proxy_client_cert_file=PKI / "front-proxy.crt",
+            proxy_client_key_file=PKI / "front-proxy.key",
         ),
         environment=RELAXED,
     )

@@ -152,6 +152,13 @@ PARTS = (
         files=(_POOLS,),
         optional=True,
     ),
+    Part(
+        "prometheus-adapter",
+        {"prometheus-adapter": "sigs.k8s.io/prometheus-adapter/cmd/adapter"},
+        seconds=90,
+        upstream="sigs.k8s.io/prometheus-adapter",
+        optional=True,
+    ),
     Part("keda", {}, seconds=10, upstream="github.com/kedacore/keda/v2", files=(_SCALED_OBJECTS,), optional=True),
 )
 

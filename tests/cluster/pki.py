@@ -34,6 +34,7 @@ def identities(instance: Instance, network: Network) -> tuple[Identity, ...]:
         Identity("apiserver", "kube-apiserver", names=(*served, f"IP:{network.node}", f"IP:{network.services[1]}")),
         Identity("admin", "admin", "system:masters"),
         Identity("apiserver-to-kubelet", "kube-apiserver-kubelet-client", "system:masters"),
+        Identity("front-proxy", "front-proxy"),  # the API server, to other API servers behind it
         Identity("controller-manager", "system:kube-controller-manager"),
         Identity("scheduler", "system:kube-scheduler"),
         Identity("proxy", "system:kube-proxy"),

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -59,7 +59,7 @@ def again(work: Callable[[], object], seconds: float) -> Iterator[None]:
 
 @contextmanager
 def engine(folder: Path) -> Iterator[int]:
-    """A tiny model whose experts do not all fit, under requests: its port."""
+    """A tiny model whose experts do not all fit: its port."""
     store = made_store(folder, "int4")
     layout = store.manifest.contents.experts
     assert layout is not None
@@ -68,16 +68,25 @@ def engine(folder: Path) -> Iterator[int]:
     )
     config = EngineConfig(model=str(store.path), dtype="int4", device=device, cache=CacheConfig(num_kv_tokens=128))
     with run_live(cast("FakeEngine", EngineClient(config, load=LOAD))) as live:
+        yield live.port
 
-        def ask() -> None:
-            body = {"prompt": list(range(2, 22)), "max_tokens": 6, "ignore_eos": True}
-            headers = {"Content-Type": "application/json"}
-            request = urllib.request.Request(f"{live.url}/v1/completions", json.dumps(body).encode(), headers)
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                answer.read()
 
-        with again(ask, 0.1):
-            yield live.port
+@contextmanager
+def asked(port: int, *, clients: int = 1, seconds: float = 0.1) -> Iterator[None]:
+    """Requests to an engine, of so many clients, each with a pause after an answer."""
+
+    def ask() -> None:
+        body = {"prompt": list(range(2, 22)), "max_tokens": 6, "ignore_eos": True}
+        headers = {"Content-Type": "application/json"}
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answer.read()
+
+    with ExitStack() as stack:
+        for _ in range(clients):
+            stack.enter_context(again(ask, seconds))
+        yield
 
 
 @contextmanager
@@ -160,6 +169,26 @@ def target(port: int, **labels: str) -> Mapping[str, Any]:
 
 
 @contextmanager
+def reading(prometheus: str, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Prometheus]:
+    """One that scrapes those jobs every second, with the chart's rules; it may not answer yet."""
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(path) for path in RULES],
+        "scrape_configs": list(jobs),
+    }
+    file = folder / "prometheus.yaml"
+    file.write_text(yaml.safe_dump(config))
+    port = free_port()
+    options = [f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}"]
+    options += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    with subprocess.Popen([prometheus, *options], cwd=folder) as process:
+        try:
+            yield Prometheus(f"http://127.0.0.1:{port}")
+        finally:
+            process.terminate()
+
+
+@contextmanager
 def scene(prometheus: str, folder: Path) -> Iterator[Prometheus]:
     """All of them, as they are in a cluster: the labels are those that Prometheus's operator and PodMonitors set."""
     with ExitStack() as stack:
@@ -169,8 +198,9 @@ def scene(prometheus: str, folder: Path) -> Iterator[Prometheus]:
         operators = stack.enter_context(operator())
         agents = stack.enter_context(agent(places["agent"]))
         engines = stack.enter_context(engine(places["engine"]))
+        stack.enter_context(asked(engines))
         pod = {"namespace": KEY[0], "model": KEY[1], "node": NODE, "pod": "m-1"}
-        jobs = [
+        jobs: list[Mapping[str, Any]] = [
             {"job_name": "engine", "static_configs": [target(engines, **pod)]},
             {"job_name": "agent", "static_configs": [target(agents, namespace="strata-system", pod="strata-agent-1")]},
             {
@@ -179,16 +209,4 @@ def scene(prometheus: str, folder: Path) -> Iterator[Prometheus]:
                 "static_configs": [target(operators, namespace="strata-system", pod="strata-1")],
             },
         ]
-        config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(path) for path in RULES],
-            "scrape_configs": jobs,
-        }
-        file = places["prometheus"] / "prometheus.yaml"
-        file.write_text(yaml.safe_dump(config))
-        port = free_port()
-        options = [f"--config.file={file}", f"--storage.tsdb.path={places['prometheus'] / 'data'}"]
-        options += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
-        process = stack.enter_context(subprocess.Popen([prometheus, *options], cwd=places["prometheus"]))
-        stack.callback(process.terminate)
-        yield Prometheus(f"http://127.0.0.1:{port}")
+        yield stack.enter_context(reading(prometheus, places["prometheus"], jobs))
