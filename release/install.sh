@@ -108,7 +108,7 @@ load() {
 }
 
 copy_models() {
-  [ -d "$here/models" ] || die 'this bundle has no models; `make bundle MODELS=NAME=SOURCE` puts them in'
+  [ -d "$here/models" ] || die 'this bundle has no models: make one with MODELS=NAME=SOURCE'
   verify models/
   mkdir -p "$models"
   for model in "$here"/models/*/; do

@@ -173,7 +173,7 @@ def test_models_replace_those_of_the_last_bundle(unpacked: Unpacked, tmp_path: P
 
 def test_a_bundle_without_models_says_how_to_have_some(unpacked: Unpacked) -> None:
     shutil.rmtree(unpacked.folder / "models")
-    assert "this bundle has no models; `make bundle MODELS=" in unpacked.run("models", check=False)
+    assert "this bundle has no models: make one with MODELS=NAME=SOURCE" in unpacked.run("models", check=False)
 
 
 @pytest.mark.parametrize(
