@@ -18,7 +18,7 @@ from images.buildah import BUILD, ROOT, say
 from images.catalogue import ALL
 from manifests.generate import CHART, MODEL_CHART
 from release import archive
-from release.release import NOTES, Release, write_sums
+from release.release import NOTES, Release, sum_line, write_sums
 from release.state import ReleaseError
 
 _SCRIPT = Path(__file__).with_name("install.sh")
@@ -52,7 +52,10 @@ def parse_models(given: Sequence[str], dtype: str) -> list[Model]:
 
 
 def make(release: Release, stores: Mapping[str, Path]) -> Path:
-    """Write the bundle of a release whose files are there; returns its path. ``stores``: of models, by their names."""
+    """Write the bundle of a release whose files are there, and its sum beside it; returns its path.
+
+    ``stores``: of models, by their names.
+    """
     name = f"{release.name}-bundle"
     target = release.folder.with_name(f"{name}.tar")
     partial = target.with_name(f".{target.name}")
@@ -63,6 +66,7 @@ def make(release: Release, stores: Mapping[str, Path]) -> Path:
         with tarfile.open(partial, "w") as opened:
             opened.add(folder, arcname=name, filter=plain)
         partial.rename(target)
+        target.with_name(f"{target.name}.sha256").write_text(sum_line(target, target.parent))
     finally:
         partial.unlink(missing_ok=True)
         shutil.rmtree(folder)

@@ -107,8 +107,11 @@ def packaged(release: Release, source: Path, digests: dict[str, str]) -> Path:
 
 def write_sums(folder: Path) -> None:
     """SHA256SUMS of all files below ``folder``, as ``sha256sum --check`` reads it."""
-    lines = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS):
-        with path.open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(folder)}\n")
-    (folder / SUMS).write_text("".join(lines))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+    (folder / SUMS).write_text("".join(sum_line(path, folder) for path in files))
+
+
+def sum_line(path: Path, folder: Path) -> str:
+    """A file's line for ``sha256sum --check`` in ``folder``."""
+    with path.open("rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(folder)}\n"

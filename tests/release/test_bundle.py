@@ -82,7 +82,8 @@ class Unpacked:
 def unpacked(made: Release, store: Path, tmp_path: Path) -> Unpacked:
     """The bundle of that release and a model, unpacked, where the usual small programs are and no others."""
     tar = bundle.make(made, {"tiny": bundle.store(Model("tiny", str(store), "int4"))})
-    assert sorted(path.name for path in tar.parent.iterdir()) == [f"strata-{VERSION}", f"strata-{VERSION}-bundle.tar"]
+    assert {path.name for path in tar.parent.iterdir()} == {f"strata-{VERSION}", tar.name, f"{tar.name}.sha256"}
+    subprocess.run(["sha256sum", "--check", "--quiet", f"{tar.name}.sha256"], cwd=tar.parent, check=True)
     with tarfile.open(tar) as opened:
         opened.extractall(tmp_path / "site", filter="data")
     tools, programs = tmp_path / "site" / "tools", tmp_path / "programs"
