@@ -13,6 +13,7 @@ REVISION_ANNOTATION = "strata.ai/revision"  # on every pod: of the pod template
 TUNING_FINALIZER = "strata.ai/node-tuning"  # on models that wish for something of their nodes, until it is undone
 ROLE_LABEL = "strata.ai/role"  # on pods that do not serve: what they are for
 NODE_ANNOTATION = "strata.ai/node"  # on such pods: the node that they are meant for
+GATEWAY_KEY_LABEL = "strata.ai/gateway-key"  # on Secrets with keys of the gateway's clients, of any value
 GPU_RESOURCE = "nvidia.com/gpu"
 ENGINE = "engine"  # the container's name
 CACHE = "cache"  # the name of the volume that the node keeps
