@@ -17,7 +17,7 @@ UNIT := $(BIN)/pytest -m "not cluster and not real" -n 3 --dist loadfile --no-lo
 REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
 
 .PHONY: help release bundle demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
-  pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal audit fuzz sanitize soak clean clean-cache packages prometheus clients
+  pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal audit fuzz sanitize soak clean clean-cache packages prometheus gateway clients
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,7 +28,7 @@ demo: packages clients ## a model served on Kubernetes, from nothing to a chat a
 demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
-test: packages prometheus browser venv lint docs parts images ## everything: lint, types, contracts, all tests
+test: packages prometheus browser venv gateway lint docs parts images ## everything: lint, types, contracts, all tests
 	@$(UNIT); unit=$$?; $(REAL); real=$$?; $(BIN)/pytest -m cluster && exit $$((unit | real))
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
@@ -40,7 +40,7 @@ lint: venv ## ruff (lint and format), mypy --strict, import contracts
 unit: venv ## the unit tests alone: no cluster, no root
 	@$(UNIT)
 
-real-test: packages prometheus browser venv ## the tests with a real browser, Prometheus and model alone
+real-test: packages prometheus browser venv gateway ## the tests with a real browser, Prometheus and model alone
 	@$(REAL)
 
 cluster-test: packages venv parts images ## the tests on a real cluster alone
@@ -136,6 +136,9 @@ prometheus:
 
 browser:
 	@$(PREPARE) browser
+
+gateway:
+	@$(PREPARE) gateway
 
 clients:
 	@$(PREPARE) venv light

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from images import base, context, registry
 from images.buildah import BUILD, ROOT, BuildError, buildah, exists, logged, say
-from images.catalogue import IMAGES, Image
+from images.catalogue import ALL, IMAGES, OPTIONAL, Image
 
 
 def default_ca_bundle() -> Path | None:
@@ -109,7 +109,7 @@ def remove() -> None:
     """Delete the images, their layers and the base from the local storage."""
     if shutil.which("buildah") is None:
         return
-    ours = "|".join(image.name for image in IMAGES)
+    ours = "|".join(image.name for image in ALL)
     for image in buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines():
         if re.search(rf"/({ours}):", image) or image == base.full_name(base.DEFAULT):
             buildah("rmi", "--force", image, check=False)
@@ -120,8 +120,9 @@ def remove() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m images.build", description=(__doc__ or "").partition(":")[0])
     add = parser.add_argument
-    for image in IMAGES:
-        add(f"--{image.short}", dest="only", action="append_const", const=image, help=f"only {image.name}")
+    for image in ALL:
+        words = f"only {image.name}" + (", which is not built otherwise" if image in OPTIONAL else "")
+        add(f"--{image.short}", dest="only", action="append_const", const=image, help=words)
     add("--registry", default="", metavar="HOST:PORT", help="where the images will be pulled from")
     add("--push", action="store_true", help="push them there")
     add("--tag", default="", help="default: a digest of what the image is made from")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is particular to an image; all have the project's wheel."""
+    """What is particular to an image."""
 
-    name: str  # images/NAME/Containerfile is how it is made
-    extras: tuple[str, ...]  # of pyproject.toml: what is installed beside the wheel
+    name: str  # images/NAME/Containerfile is how it is made, of the context and the files beside it
+    extras: tuple[str, ...]  # of pyproject.toml: what is installed beside the wheel; none: without the wheel
     pins: tuple[str, ...]  # files of the build context with their pins
     values: str  # key of charts/strata/values.yaml that says which image it is
     model: str = ""  # the wheel of a model that it has built in
@@ -31,5 +31,7 @@ ENGINE = Image(
 )
 # The small one first: what is wrong with all shows early.
 IMAGES = (OPERATOR, ENGINE)
-OPTIONAL: tuple[Image, ...] = ()  # built where they are asked for by name
+# LiteLLM's proxy, with pins of its own.
+GATEWAY = Image("strata-gateway", extras=(), pins=(), values="gateway.image")
+OPTIONAL: tuple[Image, ...] = (GATEWAY,)  # built where they are asked for by name
 ALL = (*IMAGES, *OPTIONAL)  # of a release

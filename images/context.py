@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.buildah import BUILD, ROOT, BuildError, patient
-from images.catalogue import IMAGES, Image
+from images.catalogue import IMAGES, OPTIONAL, Image
 
 CONTEXT = BUILD / "context"
 TORCH = "torch.txt"
@@ -32,8 +32,8 @@ class Context:
 
     def tag(self, image: Image, base: str) -> str:
         """Digest of everything that the image is made from."""
-        state = hashlib.sha256(f"{base} {self.wheel}{image.model}".encode())
-        for path in (ROOT / "images" / image.name / "Containerfile", *(CONTEXT / name for name in image.pins)):
+        state = hashlib.sha256(f"{base} {self.wheel if image.extras else ''}{image.model}".encode())
+        for path in (*sources(image), *(CONTEXT / name for name in image.pins)):
             state.update(path.read_bytes())
         return state.hexdigest()[:12]
 
@@ -41,6 +41,11 @@ class Context:
 def fill() -> Context:
     """Make the build context. Raises BuildError."""
     CONTEXT.mkdir(parents=True, exist_ok=True)
+    for image in OPTIONAL:
+        shutil.rmtree(CONTEXT / image.name, ignore_errors=True)
+        (CONTEXT / image.name).mkdir()
+        for path in sources(image):
+            shutil.copyfile(path, CONTEXT / image.name / path.name)
     for image in IMAGES:
         pins = requirements(*image.extras)
         large = [pin for pin in pins if TORCH in image.pins and LARGE.match(pin)]
@@ -49,6 +54,11 @@ def fill() -> Context:
     shutil.copy2(find_uv(), CONTEXT / "uv.partial")
     (CONTEXT / "uv.partial").rename(CONTEXT / "uv")
     return Context(wheel=wheel())
+
+
+def sources(image: Image) -> list[Path]:
+    """The Containerfile, and what lies beside it."""
+    return sorted(path for path in (ROOT / "images" / image.name).iterdir() if path.is_file())
 
 
 def requirements(*extras: str) -> list[str]:

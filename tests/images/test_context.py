@@ -6,7 +6,7 @@ import pytest
 
 from images import context
 from images.buildah import ROOT
-from images.catalogue import ENGINE, OPERATOR
+from images.catalogue import ENGINE, GATEWAY, OPERATOR
 from images.context import Context
 
 
@@ -38,6 +38,22 @@ def test_code_and_base_change_the_tag_of_both(filled: Context) -> None:
     before = set(tags(filled))
     assert before.isdisjoint(tags(Context(wheel="wheels/def/strata.whl")))
     assert before.isdisjoint(tags(filled, base="debian:trixie-slim"))
+
+
+def test_the_gateway_s_image_is_made_from_the_files_beside_its_containerfile_and_not_from_the_wheel(
+    filled: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = filled.tag(GATEWAY, "debian:bookworm-slim")
+    assert Context(wheel="wheels/def/strata.whl").tag(GATEWAY, "debian:bookworm-slim") == before
+    names = {path.name for path in context.sources(GATEWAY)}
+    assert {"Containerfile", "requirements.txt", "serve.py", "strata_gateway.py", "config.yaml"} == names
+    monkeypatch.setattr(context, "ROOT", tmp_path)
+    beside = tmp_path / "images" / GATEWAY.name
+    beside.mkdir(parents=True)
+    (beside / "serve.py").write_text("1")
+    one = filled.tag(GATEWAY, "debian:bookworm-slim")
+    (beside / "serve.py").write_text("2")
+    assert filled.tag(GATEWAY, "debian:bookworm-slim") != one
 
 
 def test_no_pin_of_the_operator_belongs_to_torch() -> None:

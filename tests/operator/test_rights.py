@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,16 +14,21 @@ from strata_operator.api.model import KIND
 from strata_operator.api.node import NODE_KIND
 from strata_operator.api.reach import ROUTE_KINDS
 from strata_operator.api.route import Parent, RouteDefaults
-from strata_operator.cluster.client import RESOURCES
+from strata_operator.cluster.client import RESOURCES, Client
+from strata_operator.gateway.process import Process
 from strata_operator.process import WATCHED
 from strata_operator.render import MONITOR_KINDS, MonitorKind, Monitors
 from tests.operator import test_reconcile as scenes
 from tests.operator.agent.test_rights import used
+from tests.operator.cluster.fake import FakeClient
+from tests.operator.gateway.objects import model as gateway_model
+from tests.operator.gateway.objects import secret
 from tests.operator.live.harness import CHART, ROOT
 
 TEMPLATES = {
     "operator": ("_helpers.tpl", "clusterrole.yaml", "role.yaml"),
     "agent": ("agent-clusterrole.yaml", "agent-role.yaml"),
+    "clerk": ("_gateway.tpl", "gateway-role.yaml"),
     "definer": ("crds-clusterrole.yaml",),
     "uninstaller": ("uninstall-clusterrole.yaml", "uninstall-role.yaml"),
 }
@@ -126,3 +133,12 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     leader: Rights = {("get", "leases"), ("create", "leases"), ("patch", "leases")}  # tests/operator/test_leader.py
     implied: Rights = {("update", "stratamodels/finalizers")}  # by owner references, not by a call
     assert used(calls) | watched | leader | implied == granted("operator")
+
+
+def test_the_clerk_asks_for_all_that_it_may(tmp_path: Path) -> None:
+    client = FakeClient(secret("keys", "a", keys="k"))
+    process = Process(cast("Client", client), tmp_path / "gateway.json", "gateway", ())
+    process.book.put(KIND, gateway_model("m", service={"apiKeysSecretRef": {"name": "keys"}}))
+    process.writer.write()
+    watches = {(verb, RESOURCES[loop.kind].plural) for loop in process.loops for verb in WATCHES}
+    assert used(client.calls) | watches == granted("clerk")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import tarfile
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,14 @@ from release.state import ReleaseError
 from tests.operator.chart.helm import Helm
 
 DIGESTS = {image.values: f"sha256:{number:064}" for number, image in enumerate(ALL) if image.values}
+NAMES = {"operator": "image", "gateway": "gateway.image"}
 VALUES = (CHART / "values.yaml").read_text()
 
 
 def test_every_image_of_the_chart_is_pinned_and_nothing_else_changes() -> None:
     before, after = yaml.safe_load(VALUES), yaml.safe_load(chart.pinned(VALUES, DIGESTS))
     for key, digest in DIGESTS.items():
-        before[key]["digest"] = digest
+        reduce(getitem, key.split("."), before)["digest"] = digest
     assert after == before
 
 
@@ -53,11 +56,12 @@ def packaged(helm: Helm, tmp_path: Path) -> Path:
 
 
 def test_the_packaged_chart_asks_for_these_images_and_no_others(helm: Helm, packaged: Path) -> None:
-    done = helm.run("template", "strata", str(packaged), "--set", "image.registry=localhost,agent.enabled=true")
+    sets = "image.registry=localhost,agent.enabled=true,gateway.enabled=true"
+    done = helm.run("template", "strata", str(packaged), "--set", sets)
     objects = [each for each in yaml.safe_load_all(done.stdout) if each]
     pods = [each["spec"]["template"]["spec"] for each in objects if "template" in each.get("spec", {})]
     found = {container["image"] for pod in pods for container in pod["containers"]}
-    assert found == {f"localhost/strata-operator@{DIGESTS['image']}"}
+    assert found == {f"localhost/strata-{name}@{DIGESTS[key]}" for name, key in NAMES.items()}
     assert f"--engine-image=localhost/strata-engine@{DIGESTS['engineImage']}" in done.stdout
 
 

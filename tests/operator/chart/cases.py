@@ -86,6 +86,23 @@ CASES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"enabled": True, "apiServerPorts": [6443], "metricsFrom": [{"podSelector": {}}]},
         "agent": {"enabled": True},
     },
+    "gateway": {"gateway": {"enabled": True, "image": {"tag": "c"}}},
+    "gateway-pods": {
+        "tolerations": TOLERATIONS,
+        "networkPolicy": {"enabled": True},
+        "gateway": {
+            "enabled": True,
+            "image": {"registry": "g/team", "repository": "gw", "digest": f"sha256:{'0' * 64}"},
+            "replicas": 2,
+            "drainSeconds": 60,
+            "service": {"type": "LoadBalancer", "port": 8080, "annotations": {"a": "b"}},
+            "resources": {"limits": {"memory": "2Gi"}},
+            "clerkResources": {"limits": {"memory": "512Mi"}},
+            "podLabels": {"tier": "edge"},
+            "podAnnotations": {"c": "d"},
+            "extraEnv": ENV,
+        },
+    },
     "crds-by-hand": {"crds": {"upgrade": False}},
     **{
         f"example-{path.stem}": yaml.safe_load(path.read_text()) for path in sorted((CHART / "examples").glob("*.yaml"))

@@ -1,7 +1,7 @@
 """What the chart renders for each set of values: ``python -m tests.operator.chart.golden`` writes golden/ again.
 
 golden/default.yaml has all of it, but for the definitions of the custom resources; agent.diff has what the agents add,
-and each other file what differs from one of these two.
+gateway.diff what the gateway adds, and each other file what differs from one of these three.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _DEFINITIONS = "crds-configmap.yaml"
 
 def files(helm: Helm) -> dict[Path, str]:
     """Every file as it should be."""
-    default, agent = (documents(helm.text(CASES[name])) for name in ("default", "agent"))
+    default, agent, gateway = (documents(helm.text(CASES[name])) for name in ("default", "agent", "gateway"))
     made = {FOLDER / "default.yaml": "---\n".join(default.values())}
     for name, values in CASES.items():
         base = agent if values.get("agent", {}).get("enabled") and name != "agent" else default
+        base = gateway if values.get("gateway", {}).get("enabled") and name != "gateway" else base
         if name != "default":
             made[FOLDER / f"{name}.diff"] = "".join(difference(base, documents(helm.text(values))))
     return made

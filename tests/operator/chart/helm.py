@@ -30,10 +30,14 @@ class Helm:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def objects(self, *sets: str) -> Objects:
+    def every(self, *sets: str) -> list[dict[str, Any]]:
+        """All objects, those of one name in several namespaces too."""
         done = self.run("template", "strata", str(CHART), "-n", "ns", *(f"--set={one}" for one in sets))
         assert done.returncode == 0, done.stderr
-        return by_name(done.stdout)
+        return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
+
+    def objects(self, *sets: str) -> Objects:
+        return {(obj["kind"], obj["metadata"]["name"]): obj for obj in self.every(*sets)}
 
 
 def by_name(text: str) -> Objects:

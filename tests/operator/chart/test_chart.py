@@ -149,7 +149,11 @@ def test_definitions_may_be_changed_by_name_alone_and_are_all_named(helm: Helm) 
     assert max(weights, key=lambda kind: weights[kind]) == "Job"
 
 
-@pytest.mark.parametrize("values", [{}, {"agent": {"enabled": True}}], ids=["default", "agent"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"agent": {"enabled": True}}, {"gateway": {"enabled": True}}],
+    ids=["default", "agent", "gateway"],
+)
 def test_every_pod_but_the_agent_s_meets_the_restricted_standard(helm: Helm, values: dict[str, Any]) -> None:
     for obj in by_name(helm.text(values)).values():
         spec = obj["spec"] if obj["kind"] == "Pod" else obj.get("spec", {}).get("template", {}).get("spec")
@@ -157,7 +161,7 @@ def test_every_pod_but_the_agent_s_meets_the_restricted_standard(helm: Helm, val
             continue
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in spec["containers"]:
+        for container in [*spec["containers"], *spec.get("initContainers", ())]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -202,6 +206,10 @@ def test_values_that_would_break_an_object_are_refused(helm: Helm, values: dict[
     [
         ({}, ("helm test strata --namespace ns --logs", "get lease strata-operator", "--set agent.enabled=true")),
         ({"watchNamespaces": ["llm"]}, ("kubectl apply -n llm -f -", "kubectl -n llm get lease strata-operator")),
+        (
+            {"gateway": {"enabled": True, "service": {"port": 8080}}},
+            ("http://strata-gateway.ns.svc:8080/v1", "label secret team-a strata.ai/gateway-key="),
+        ),
         ({"crds": {"upgrade": False}}, ("kubectl apply --server-side --field-manager=helm --force-conflicts -f",)),
     ],
     ids=str,
