@@ -68,6 +68,16 @@ def test_images(helm: Helm, sets: tuple[str, ...], operator: str, engine: str) -
     assert f"--engine-image={engine}" in container["args"]
 
 
+@pytest.mark.parametrize(("kind", "name"), [("Deployment", "strata"), ("DaemonSet", "strata-agent")])
+def test_a_start_on_a_busy_node_is_not_ended_by_its_probe(helm: Helm, kind: str, name: str) -> None:
+    """With 50m CPU beside others' load it took longer than the 75 seconds that the liveness probe gives."""
+    (container,) = helm.objects("agent.enabled=true")[kind, name]["spec"]["template"]["spec"]["containers"]
+    startup, liveness = container["startupProbe"], container["livenessProbe"]
+    assert startup["httpGet"] == liveness["httpGet"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 300
+    assert "initialDelaySeconds" not in liveness
+
+
 def test_a_tag_of_digits_alone_stays_as_it_is(helm: Helm) -> None:
     done = helm.run("template", "strata", str(CHART), "--set-string=image.tag=012345678901,engineImage.tag=12e45678")
     assert "strata-operator:012345678901" in done.stdout
