@@ -176,3 +176,17 @@ def test_a_process_that_was_killed_is_started_again() -> None:
     running.kill()
     running.wait()
     assert render("a") == "a"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param([{"role": "user", "content": "a" * (8 << 20)}], id="one text"),
+        pytest.param([{"role": "user", "content": "😀" * (2 << 20)}], id="of wide characters"),
+        pytest.param([{"role": "user", "content": "a"}] * 280_000, id="many messages"),
+    ],
+)
+def test_the_largest_conversations_have_room(messages: list[dict[str, str]]) -> None:
+    source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    text = ChatTemplate(source, {}, origin="test").render(messages)
+    assert len(text) == sum(len("<|user|>") + len(message["content"]) for message in messages)

@@ -14,8 +14,10 @@ import resource
 import signal
 import struct
 import sys
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
@@ -25,8 +27,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 CPU_SECONDS = 5.0  # of one template and one conversation; a thousand times what they take
-MEMORY_BYTES = 1 << 30  # of addresses: the interpreter itself has a tenth of that
-MAX_CHARACTERS = 64 << 20  # of a prompt; a request has 8 MiB
+# Of addresses. The interpreter has 25 MiB; conversations of 8 MiB, however they are cut, take up to 125 in all.
+MEMORY_BYTES = 256 << 20
+MAX_CHARACTERS = 16 << 20  # of a prompt; a request has 8 MiB
 _LENGTH = struct.Struct("<Q")
 
 
@@ -55,6 +58,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # where memory ends all the same, this goes before the engine
+        Path("/proc/self/oom_score_adj").write_text("1000")
     while True:
         try:
             message = read_frame(sys.stdin.buffer)
