@@ -22,7 +22,7 @@ REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-demo: packages clients ## a model served on Kubernetes, from nothing to a chat answer (STRATA_KUBECONFIG: on your own cluster)
+demo: packages prometheus clients ## operator, agent, model and Prometheus, from nothing to a chat answer (STRATA_KUBECONFIG: on your own cluster)
 	@$(BIN)/python -m tests.e2e.demo
 
 demo-down: ## take the demo down again; nothing of it keeps running

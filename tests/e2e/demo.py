@@ -1,4 +1,7 @@
-"""``make demo``: from nothing to a chat answer of a model on Kubernetes. Safe to interrupt and to run again."""
+"""``make demo``: from nothing to a chat answer of a model on Kubernetes, and metrics of all of it.
+
+It may be interrupted, and run again.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,36 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
+import httpx
+
 from images.build import build
 from images.buildah import BuildError
 from tests.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.instance import DEFAULT_NAME
-from tests.e2e import chat
+from tests.e2e import chat, prometheus
 from tests.e2e.install import EXAMPLE, ROOT, install, uninstall
 from tests.e2e.models import OPERATOR, OPERATOR_NAMESPACE, wait_ready
 from tests.e2e.target import JourneyError, Target
 
 MODEL, MODEL_NAMESPACE = "smollm2", "default"
 QUESTION = "What is the capital of France, and what is it known for?"
+STEPS = 6
+# A card that is not there: nothing real is read or set.
+FAKE_AGENT = {
+    "agent.enabled": True,
+    "agent.fake": {"cards": [{"kind": "rtx3090"}]},
+    "agent.nodeSelector": {"nvidia.com/gpu.present": None},
+}
 READY_SECONDS = 900  # pulling 4 GB and converting the checkpoint on a slow disk
 
 
 @contextmanager
 def step(number: int, title: str) -> Iterator[None]:
-    print(f"\n[{number}/5] {title}", flush=True)
+    print(f"\n[{number}/{STEPS}] {title}", flush=True)
     started = time.monotonic()
     yield
-    print(f"[{number}/5] done in {time.monotonic() - started:.1f} s", flush=True)
+    print(f"[{number}/{STEPS}] done in {time.monotonic() - started:.1f} s", flush=True)
 
 
 def run_side_by_side(*commands: list[str]) -> None:
@@ -89,6 +101,41 @@ def ask(target: Target) -> None:
     )
 
 
+def watch(target: Target, cluster: Cluster) -> str:
+    """Step 6: Prometheus reads operator, agent and model; returns its address."""
+    url = prometheus.start(cluster)
+    print(f"    {url} reads the cluster's pods")
+    for what, query in {
+        "the operator leads": "strata_operator_leader == 1",
+        "the model's tokens": f'strata_generation_tokens_total{{model="{MODEL}"}} > 0',
+        "watts of the FAKE card": "strata_gpu_power_watts",
+    }.items():
+        [first, *_] = prometheus.ask(url, query)
+        print(f"    {what:24} {query}: {first['value'][1]}")
+    return url
+
+
+def addresses(target: Target, metrics: str | None) -> str:
+    """Each is fetched before it is shown."""
+    with target.service(MODEL_NAMESPACE, MODEL) as url:
+        found = {
+            "OpenAI's API": f"{url}/v1/models",
+            "a page for a browser": f"{url}/",
+            "the model's metrics": f"{url}/metrics",
+        }
+        if metrics is not None:
+            # Its own page lies in the package alone, which is not installed.
+            found |= {"Prometheus": f"{metrics}/api/v1/query?query=up", "its alerts": f"{metrics}/api/v1/rules"}
+        for address in found.values():
+            try:
+                httpx.get(address, trust_env=False, timeout=30).raise_for_status()
+            except httpx.HTTPError as error:
+                raise JourneyError(f"{address} does not answer: {error}") from error
+    shown = [f"  {what:24} {address}" for what, address in found.items()]
+    shown.append(f"  {'dashboards':24} charts/strata/files/dashboards/*.json; in Grafana: Dashboards, New, Import")
+    return "\n".join(shown)
+
+
 def what_next(target: Target) -> str:
     local = 'eval "$(python3 -m tests.cluster env)"      # kubectl and helm of the local cluster'
     kubectl = local if target.is_local else f"export KUBECONFIG={target.kubeconfig}"
@@ -105,14 +152,26 @@ Try next:
 def demo() -> None:
     started = time.monotonic()
     target, images = prepare()
+    cluster = Cluster.attach(os.environ.get("STRATA_CLUSTER", DEFAULT_NAME)) if target.is_local else None
     with step(3, "helm upgrade --install strata charts/strata"):
-        install(target, images)
+        # A cluster of somebody else may have cards, and agents: theirs are not played with.
+        install(target, images, FAKE_AGENT if target.is_local else {})
+        if target.is_local:
+            target.run("kubectl", "rollout", "status", "daemonset/strata-agent", "-n", OPERATOR_NAMESPACE)
+            print("    operator and node agent run; the agent's card is FAKE, an RTX 3090 that is not there")
     with step(4, f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}; conditions until Ready"):
         target.run("kubectl", "apply", "-n", MODEL_NAMESPACE, "-f", str(EXAMPLE))
         wait_ready(target, MODEL_NAMESPACE, MODEL, seconds=READY_SECONDS)
         print(target.run("kubectl", "get", "sm", "-n", MODEL_NAMESPACE), end="")
     with step(5, "a chat through the Service, with the openai client"):
         ask(target)
+    metrics = None
+    with step(6, "metrics: Prometheus reads operator, agent and model"):
+        if cluster is not None:
+            metrics = watch(target, cluster)
+        else:
+            print("    left out on a cluster of yours: docs/installation.md has what yours needs")
+    print(f"\nAll of these answered:\n{addresses(target, metrics)}")
     print(what_next(target))
     print(f"\nThe whole demo took {time.monotonic() - started:.0f} s.")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from images.catalogue import IMAGES
 from tests.e2e.models import OPERATOR_NAMESPACE
@@ -13,12 +17,13 @@ RELEASE = "strata"
 EXAMPLE = ROOT / "manifests" / "examples" / "strata-model.yaml"
 
 
-def install(target: Target, images: dict[str, str]) -> None:
-    """Install or upgrade the release and wait for the operator. Raises JourneyError."""
+def install(target: Target, images: dict[str, str], further: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Install or upgrade the release and wait for what it runs. ``further``: values. Raises JourneyError."""
     values = {}
     for image in IMAGES:
         values["image.registry"], _, values[f"{image.values}.tag"] = images[image.name].partition(f"/{image.name}:")
     settings = [part for key, value in values.items() for part in ("--set-string", f"{key}={value}")]
+    settings += [part for key, value in further.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
     target.run(
         "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), "--install",
         "--namespace", OPERATOR_NAMESPACE, "--create-namespace", *settings, "--wait", "--timeout", "5m",
