@@ -6,6 +6,7 @@ It may be interrupted, and run again.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,23 +19,26 @@ import httpx
 
 from images.build import build
 from images.buildah import BuildError
+from images.catalogue import ALL, GATEWAY
 from tests.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.instance import DEFAULT_NAME
-from tests.e2e import chat, prometheus
+from tests.e2e import chat, gateway, prometheus
 from tests.e2e.install import EXAMPLE, ROOT, install, uninstall
 from tests.e2e.models import OPERATOR, OPERATOR_NAMESPACE, wait_ready
 from tests.e2e.target import JourneyError, Target
 
 MODEL, MODEL_NAMESPACE = "smollm2", "default"
 QUESTION = "What is the capital of France, and what is it known for?"
-STEPS = 6
+KEY_NAME = "demo"  # of the Secret
+STEPS = 7
 # A card that is not there: nothing real is read or set.
 FAKE_AGENT = {
     "agent.enabled": True,
     "agent.fake": {"cards": [{"kind": "rtx3090"}]},
     "agent.nodeSelector": {"nvidia.com/gpu.present": None},
 }
+KEY_SECONDS = 60  # until the gateway knows a key; a second, where the machine is not busy
 READY_SECONDS = 900  # pulling 4 GB and converting the checkpoint on a slow disk
 
 
@@ -79,10 +83,11 @@ def prepare() -> tuple[Target, dict[str, str]]:
             print(target.run("kubectl", "get", "nodes"), end="")
     else:
         with step(1, "the local cluster's parts and, beside them, the images"):
-            run_side_by_side([python, "-m", "tests.cluster", "up"], [python, "-m", "images.build"])
+            build_all = [python, "-m", "images.build", *(f"--{image.short}" for image in ALL)]
+            run_side_by_side([python, "-m", "tests.cluster", "up"], build_all)
             target = Target.local(Cluster.attach(os.environ.get("STRATA_CLUSTER", DEFAULT_NAME)))
     with step(2, f"the images to the registry {target.registry}"):
-        images = build(to=target.registry, push=True)
+        images = build(ALL, to=target.registry, push=True)
     return target, images
 
 
@@ -101,8 +106,26 @@ def ask(target: Target) -> None:
     )
 
 
+def ask_gateway(target: Target) -> str:
+    """Step 6: the same at the URL of all models, with a key; returns that."""
+    key = gateway.find_key(target, KEY_NAME)
+    if key is None:
+        key = gateway.make_key(target, KEY_NAME, f"sk-{secrets.token_hex(24)}", **{"requests-per-minute": "60"})
+    with target.service(OPERATOR_NAMESPACE, gateway.NAME) as url, chat.openai(url, key) as client:
+        until = time.monotonic() + KEY_SECONDS
+        while not gateway.is_known(client):
+            if time.monotonic() > until:
+                raise JourneyError(f"{url} does not take the key of the Secret {KEY_NAME} after {KEY_SECONDS} s")
+            time.sleep(0.2)
+        print(f"    {url}/v1 has {[model.id for model in client.models.list().data]}\n    model:  ", end="", flush=True)
+        for piece in chat.stream(client, MODEL, "Which river runs through Paris?", max_tokens=32):
+            print(piece.replace("\n", "\n            "), end="", flush=True)
+    print()
+    return key
+
+
 def watch(target: Target, cluster: Cluster) -> str:
-    """Step 6: Prometheus reads operator, agent and model; returns its address."""
+    """Step 7: Prometheus reads operator, agent and model; returns its address."""
     url = prometheus.start(cluster)
     print(f"    {url} reads the cluster's pods")
     for what, query in {
@@ -115,23 +138,26 @@ def watch(target: Target, cluster: Cluster) -> str:
     return url
 
 
-def addresses(target: Target, metrics: str | None) -> str:
+def addresses(target: Target, key: str, metrics: str | None) -> str:
     """Each is fetched before it is shown."""
-    with target.service(MODEL_NAMESPACE, MODEL) as url:
+    with target.service(MODEL_NAMESPACE, MODEL) as url, target.service(OPERATOR_NAMESPACE, gateway.NAME) as all_models:
         found = {
             "OpenAI's API": f"{url}/v1/models",
             "a page for a browser": f"{url}/",
             "the model's metrics": f"{url}/metrics",
+            "all models, with a key": f"{all_models}/v1/models",
         }
         if metrics is not None:
             # Its own page lies in the package alone, which is not installed.
             found |= {"Prometheus": f"{metrics}/api/v1/query?query=up", "its alerts": f"{metrics}/api/v1/rules"}
         for address in found.values():
             try:
-                httpx.get(address, trust_env=False, timeout=30).raise_for_status()
+                bearer = {"Authorization": f"Bearer {key}"} if address.startswith(all_models) else {}
+                httpx.get(address, headers=bearer, trust_env=False, timeout=30).raise_for_status()
             except httpx.HTTPError as error:
                 raise JourneyError(f"{address} does not answer: {error}") from error
     shown = [f"  {what:24} {address}" for what, address in found.items()]
+    shown.append(f"  {'the key':24} {key}")
     shown.append(f"  {'dashboards':24} charts/strata/files/dashboards/*.json; in Grafana: Dashboards, New, Import")
     return "\n".join(shown)
 
@@ -155,7 +181,8 @@ def demo() -> None:
     cluster = Cluster.attach(os.environ.get("STRATA_CLUSTER", DEFAULT_NAME)) if target.is_local else None
     with step(3, "helm upgrade --install strata charts/strata"):
         # A cluster of somebody else may have cards, and agents: theirs are not played with.
-        install(target, images, FAKE_AGENT if target.is_local else {})
+        further = gateway.values(images[GATEWAY.name]) | (FAKE_AGENT if target.is_local else {})
+        install(target, images, further)
         if target.is_local:
             target.run("kubectl", "rollout", "status", "daemonset/strata-agent", "-n", OPERATOR_NAMESPACE)
             print("    operator and node agent run; the agent's card is FAKE, an RTX 3090 that is not there")
@@ -165,13 +192,15 @@ def demo() -> None:
         print(target.run("kubectl", "get", "sm", "-n", MODEL_NAMESPACE), end="")
     with step(5, "a chat through the Service, with the openai client"):
         ask(target)
+    with step(6, "the same at one URL for all models: LiteLLM's proxy, with a key"):
+        key = ask_gateway(target)
     metrics = None
-    with step(6, "metrics: Prometheus reads operator, agent and model"):
+    with step(7, "metrics: Prometheus reads operator, agent and model"):
         if cluster is not None:
             metrics = watch(target, cluster)
         else:
             print("    left out on a cluster of yours: docs/installation.md has what yours needs")
-    print(f"\nAll of these answered:\n{addresses(target, metrics)}")
+    print(f"\nAll of these answered:\n{addresses(target, key, metrics)}")
     print(what_next(target))
     print(f"\nThe whole demo took {time.monotonic() - started:.0f} s.")
 
@@ -180,6 +209,7 @@ def down() -> None:
     """Take Strata off a cluster of the user's own; the local one goes as a whole."""
     target = Target.foreign(os.environ["STRATA_KUBECONFIG"])
     target.run("kubectl", "delete", "-n", MODEL_NAMESPACE, "-f", str(EXAMPLE), "--ignore-not-found", "--wait")
+    target.run("kubectl", "delete", "secret", KEY_NAME, *gateway.HERE, "--ignore-not-found")
     uninstall(target)
     print("Strata is off the cluster; its custom resource definition stays, since deleting that deletes every model")
 

@@ -26,7 +26,7 @@ def install(target: Target, images: dict[str, str], further: Mapping[str, Any] =
     settings += [part for key, value in further.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
     target.run(
         "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), "--install",
-        "--namespace", OPERATOR_NAMESPACE, "--create-namespace", *settings, "--wait", "--timeout", "5m",
+        "--namespace", OPERATOR_NAMESPACE, "--create-namespace", *settings, "--wait", "--timeout", "10m",
     )  # fmt: skip
 
 

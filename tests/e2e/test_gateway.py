@@ -12,8 +12,9 @@ import pytest
 
 from images.catalogue import GATEWAY
 from tests.cluster import Cluster
-from tests.e2e import chat
+from tests.e2e import chat, gateway
 from tests.e2e.conftest import NAMESPACE
+from tests.e2e.gateway import HERE, NAME, is_known, make_key
 from tests.e2e.install import RELEASE, ROOT
 from tests.e2e.load import QUESTION, Load
 from tests.e2e.manifest import model
@@ -22,12 +23,10 @@ from tests.e2e.target import Target
 
 pytestmark = pytest.mark.cluster
 
-NAME = "strata-gateway"
 TEAM = "sk-team-0123456789abcdef"
 READY_SECONDS = 600
 RESOURCES = {"requests": {"cpu": "200m", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 POD = {"spec": {"containers": [{"name": "engine", "resources": RESOURCES}]}}
-HERE = ("-n", OPERATOR_NAMESPACE)
 MODELS: dict[str, dict[str, Any]] = {
     "open": {"podTemplate": POD},
     "keyed": {"podTemplate": POD, "model.servedName": "smol", "service.apiKeysSecretRef": {"name": "engine-keys"}},
@@ -35,27 +34,27 @@ MODELS: dict[str, dict[str, Any]] = {
 Client = Callable[[str], openai.OpenAI]
 
 
-def upgrade(target: Target, *sets: str) -> None:
-    values = [part for one in sets for part in ("--set-string" if ".tag=" in one else "--set", one)]
+def upgrade(target: Target, values: dict[str, Any]) -> None:
+    given = [part for key, value in values.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
     target.run(
         "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), *HERE, "--reset-then-reuse-values",
-        *values, "--wait", "--timeout", "10m",
+        *given, "--wait", "--timeout", "10m",
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gateway(target: Target, cluster: Cluster) -> Iterator[None]:
+def installed(target: Target, cluster: Cluster) -> Iterator[None]:
     from images.build import build
 
-    registry, _, tag = build([GATEWAY], to=cluster.registry, push=True)[GATEWAY.name].partition(f"/{GATEWAY.name}:")
+    image = build([GATEWAY], to=cluster.registry, push=True)[GATEWAY.name]
     target.run("kubectl", "create", "secret", "generic", "engine-keys", "-n", NAMESPACE, "--from-literal=keys=of-smol")
     for name, changes in MODELS.items():
         target.run("kubectl", "apply", "-n", NAMESPACE, "-f", "-", stdin=model(name, changes))
-    upgrade(target, "gateway.enabled=true", f"gateway.image.registry={registry}", f"gateway.image.tag={tag}")
+    upgrade(target, gateway.values(image))
     for name in MODELS:
         wait_ready(target, NAMESPACE, name, seconds=READY_SECONDS)
     yield
-    upgrade(target, "gateway.enabled=false")
+    upgrade(target, {"gateway.enabled": False})
     target.run("kubectl", "delete", "secret", *HERE, "-l", "strata.ai/gateway-key")
     target.run("kubectl", "delete", "stratamodels", *MODELS, "-n", NAMESPACE, "--wait", "--ignore-not-found")
 
@@ -66,22 +65,6 @@ def client(target: Target) -> Iterator[Client]:
     with ExitStack() as stack:
         url = stack.enter_context(target.service(OPERATOR_NAMESPACE, NAME))
         yield lambda key: stack.enter_context(chat.openai(url, key))
-
-
-def make_key(target: Target, name: str, key: str, **entries: str) -> str:
-    """As docs/gateway.md says."""
-    literals = [f"--from-literal={entry}={value}" for entry, value in {"key": key, **entries}.items()]
-    target.run("kubectl", "create", "secret", "generic", name, *HERE, *literals)
-    target.run("kubectl", "label", "secret", name, *HERE, "strata.ai/gateway-key=")
-    return key
-
-
-def is_known(opened: openai.OpenAI) -> bool:
-    try:
-        opened.models.list()
-    except openai.AuthenticationError:
-        return False
-    return True
 
 
 def pods(target: Target) -> list[tuple[str, int]]:
