@@ -233,7 +233,7 @@ def test_an_alert_is_written_about(alert: str) -> None:
     page = (RUNBOOKS / f"{alert}.md").read_text("utf-8")
     assert page.startswith(f"# {alert}\n")
     assert re.findall(r"^## (.*)", page, re.MULTILINE) == ["What it means", "Look", "Do"]
-    assert re.search(r"^    (kubectl|strata|promtool|df|nvidia-smi|journalctl)", page, re.MULTILINE), (
+    assert re.search(r"^```\n(kubectl|strata|promtool|df|nvidia-smi|journalctl)", page, re.MULTILINE), (
         "no command to run"
     )
     assert f"| [`{alert}`](runbooks/{alert}.md) | {rule['labels']['severity']} |" in (

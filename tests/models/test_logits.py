@@ -86,7 +86,7 @@ def test_bf16_activations_cost_no_more_than_in_the_reference(kind: str) -> None:
     """What serves: bf16 activations and the CPU's own kernels, over each format's weights."""
     model = tiny.hf_model("LlamaForCausalLM", **CASES["llama 3 rope, all biases"].settings)
     packed = {
-        name: quant.get(kind).pack(tensor) if name.endswith("_proj.weight") else tensor
+        name: quant.get(kind).pack(tensor) if name.endswith("_proj.weight") else tensor.bfloat16()
         for name, tensor in tiny.checkpoint(model).items()
     }
     for name, weight in packed.items():
