@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.audit import UNREACHABLE, main
+from tests.http_server import answering
 
 FAULT = {
     "id": "GHSA-0000",
@@ -33,24 +32,12 @@ FAULT = {
 def service() -> Iterator[str]:
     """One that speaks OSV, and knows one fault."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            query: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = json.dumps({"vulns": [FAULT]} if query["package"]["name"] == "jinja2" else {}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(path: str, headers: dict[str, str], body: bytes) -> bytes:
+        query: dict[str, Any] = json.loads(body)
+        return json.dumps({"vulns": [FAULT]} if query["package"]["name"] == "jinja2" else {}).encode()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/v1/query"
-        server.shutdown()
-        thread.join()
+    with answering(answer, "application/json") as url:
+        yield f"{url}/v1/query"
 
 
 @pytest.fixture(autouse=True)

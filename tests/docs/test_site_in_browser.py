@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from docs import site
 from tests.browser import expect
+from tests.http_server import running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -45,10 +45,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(built: Path) -> Iterator[str]:
     """The site's, served as any web server does."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(built))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with running(partial(Files, directory=str(built))) as address:
+        yield f"{address}/"
 
 
 def watched(page: Page, url: str) -> list[str]:

@@ -6,7 +6,6 @@ import gzip
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -15,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.http_server import answering
 
 
 def value_of(value: AnyValue) -> Any:
@@ -85,26 +86,11 @@ class Receiver:
 def receiver() -> Iterator[Receiver]:
     """One on a free port."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.take(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
-            answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def take(path: str, headers: dict[str, str], body: bytes) -> bytes:
+        found.take(path, headers, body)
+        taken: bytes = ExportTraceServiceResponse().SerializeToString()
+        return taken
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found = Receiver(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield found
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(take, "application/x-protobuf") as url:
+        found = Receiver(url)
+        yield found
