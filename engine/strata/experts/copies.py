@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from strata.experts.double_buffer import DoubleBuffer
 from strata.memory.device import aligned
 from strata.store.layout import BLOB_ALIGNMENT
 
@@ -19,22 +20,15 @@ class Copies:
         self._pieces = aligned(2 * num_experts * stride, BLOB_ALIGNMENT, device).view(2, num_experts, stride)
         lie = self._pieces.data_ptr() + stride * torch.arange(2 * num_experts, dtype=torch.int64)
         self._lie = lie.view(2, num_experts).to(device)
-        self._on = torch.cuda if device.type == "cuda" else torch.cpu  # the latter does all at once
-        self._stream = self._on.Stream(device, -1) if device.type == "cuda" else self._on.Stream()
-        self._filled = [self._on.Event(), self._on.Event()]
-        self._read = [self._on.Event(), self._on.Event()]
+        self._order = DoubleBuffer(device)
         self._next = 0
 
     @contextmanager
     def brought(self, tiles: Tensor) -> Iterator[Tensor]:
         """Within it, what is put on the current stream finds ``tiles``, uint8 [experts, stride] of memory that nobody
         writes, at these addresses: int64 [experts]. The copy itself waits for nothing but its piece."""
-        current, mine = self._on.current_stream(), self._next
-        self._next = 1 - mine
-        self._stream.wait_event(self._read[mine])  # returns at once for one that was never recorded
-        with self._on.stream(self._stream):
+        mine, self._next = self._next, 1 - self._next
+        with self._order.filling(mine):
             self._pieces[mine, : len(tiles)].copy_(tiles, non_blocking=True)
-            self._filled[mine].record(self._stream)
-        current.wait_event(self._filled[mine])
-        yield self._lie[mine, : len(tiles)]
-        self._read[mine].record(current)
+        with self._order.reading(mine):
+            yield self._lie[mine, : len(tiles)]

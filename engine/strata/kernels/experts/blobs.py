@@ -24,7 +24,7 @@ from strata.kernels.layer import Routed
 from strata.kernels.matrix import Activation
 from strata.kernels.rows import GROUP, QuantizedRows, empty_rows
 
-MAX_FEW = 32  # tokens whose activations are given as QuantizedRows, and as bf16 beyond
+MAX_FEW = 48  # tokens whose activations are given as QuantizedRows, and as bf16 beyond
 
 
 def reads(layout: BlobLayout) -> bool:
