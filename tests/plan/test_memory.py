@@ -63,6 +63,8 @@ MODEL = ModelConfig(
     windows=(None,) * 4,
     experts=None,
     expert_layers=(False,) * 4,
+    linear_attention=None,
+    linear_layers=(False,) * 4,
     swiglu_limit=None,
     eos_token_ids=(),
 )

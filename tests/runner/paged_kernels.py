@@ -37,7 +37,7 @@ def _attend(
         blocks = batch.tables[i, : -(-length // cache.shape[1])].long()
         sizes = torch.zeros(1, dtype=torch.int64), torch.tensor([length])
         groups.append(AttentionGroup(starts[i], starts[i + 1], 1, blocks, *sizes, kv_len=length))
-    gathered = AttentionBatch(batch.positions, batch.slots, {window: tuple(groups)})
+    gathered = AttentionBatch(batch.positions, batch.slots, batch.starts, {window: tuple(groups)})
     out = attend(qkv, rotation, cache, gathered)
     filling = [group.begin for group in groups if group.kv_len == 0]
     out[filling] = torch.nan  # nobody may read it

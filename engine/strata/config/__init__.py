@@ -2,7 +2,7 @@
 
 from strata.config.engine import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.hf import ARCHITECTURES, read_hf_config, token_ids
-from strata.config.model import ExpertsConfig, ModelConfig
+from strata.config.model import ExpertsConfig, LinearAttentionConfig, ModelConfig
 from strata.config.rope import DynamicScaling, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "DynamicScaling",
     "EngineConfig",
     "ExpertsConfig",
+    "LinearAttentionConfig",
     "LinearScaling",
     "Llama3Scaling",
     "ModelConfig",

@@ -57,6 +57,8 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
         windows=family.windows(keys, num_layers),
         experts=experts,
         expert_layers=_sparse_layers(keys, num_layers) if family.sparse else (experts is not None,) * num_layers,
+        linear_attention=None,
+        linear_layers=(False,) * num_layers,
         swiglu_limit=_swiglu_limit(keys) if family.clamped_swiglu else None,
         eos_token_ids=token_ids(table, "eos_token_id", origin=origin),
     )

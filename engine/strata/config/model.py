@@ -21,6 +21,32 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LinearAttentionConfig:
+    """Gated DeltaNet (https://arxiv.org/abs/2412.06464): a state of fixed size in the place of keys and values."""
+
+    num_key_heads: int
+    num_value_heads: int  # several share a key head
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel_size: int  # tokens that the convolution before the delta rule sees, its own included
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_elements(self) -> int:
+        """Of a layer's state: the convolution's inputs of the tokens before."""
+        return self.channels * (self.conv_kernel_size - 1)
+
+    @property
+    def recurrent_elements(self) -> int:
+        """Of a layer's state, in float32: a matrix for each value head."""
+        return self.num_value_heads * self.key_head_dim * self.value_head_dim
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The shape of a decoder-only transformer, in the field's own terms (Hugging Face ``config.json`` names)."""
 
@@ -44,8 +70,15 @@ class ModelConfig:
     windows: tuple[int | None, ...]  # of each layer: a token sees itself and the window - 1 tokens before; None: all
     experts: ExpertsConfig | None
     expert_layers: tuple[bool, ...]  # whether each layer has routed experts in the place of one MLP
+    linear_attention: LinearAttentionConfig | None  # None: every layer has keys and values
+    linear_layers: tuple[bool, ...]  # whether each layer has linear attention in the place of attention
     swiglu_limit: float | None  # gpt-oss' activation, clamped to it; None: silu(gate) * up
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers that have keys and values."""
+        return self.num_layers - sum(self.linear_layers)
 
     @property
     def max_positions(self) -> int:

@@ -21,6 +21,9 @@ from torch import Tensor
 
 from strata.kernels.argmax.reference import argmax
 from strata.kernels.attention.batch import AttentionBatch, StepBatch
+from strata.kernels.delta_rule import reference as delta_rule_reference
+from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.linear.reference import LinearFn
@@ -34,7 +37,8 @@ Inner: TypeAlias = Any  # what only the next step reads
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """cos and signed sin of the step's positions, [tokens, 1, head_dim] each: one gather for all layers."""
+    """cos and signed sin of the step's positions, [tokens, 1, rotary_dim] each, of the dimensions of a head that are
+    turned, which are its first: one gather for all layers."""
 
     cos: Tensor
     sin: Tensor
@@ -43,7 +47,8 @@ class Rotation:
 @dataclass(frozen=True, slots=True)
 class Heads:
     """Attention of one layer. ``window``: positions that a token sees, its own included; None: all. The norms are of
-    each head of q and k by itself, weight [head_dim]. ``sinks`` [heads]: see ``kernels.attention``."""
+    each head of q and k by itself, weight [head_dim]. ``sinks`` [heads]: see ``kernels.attention``. ``gated``: behind v
+    come as many gates as there are queries, and sigmoid(gate) scales what is attended to."""
 
     num_heads: int
     num_kv_heads: int
@@ -52,6 +57,12 @@ class Heads:
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     sinks: Tensor | None = None
+    gated: bool = False
+
+    @property
+    def num_projected(self) -> int:
+        """Heads of the product that attention takes: queries, keys, values and gates."""
+        return (2 if self.gated else 1) * self.num_heads + 2 * self.num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,10 @@ class Expert:
 
 
 NormLinearFn = Callable[[Tensor], Tensor]  # x -> linear(norm(x)) [tokens, rows]
-# (qkv [tokens, (heads + 2 * kv_heads) * head_dim], ..., the layer's cache, ...) -> attended heads
+# (qkv [tokens, num_projected * head_dim], ..., the layer's cache, ...) -> attended heads
 AttentionFn = Callable[[Tensor, Rotation, Tensor, StepBatch], Inner]
+# (projected, gates, the layer's states, ...) -> the heads that linear attention reads, normalised and gated
+DeltaNetFn = Callable[[Tensor, Tensor, DeltaState, StepBatch], Inner]
 LinearAddFn = Callable[..., Tensor]  # (inner, x, share [tokens, 1] or None) -> x + share * linear(inner)
 NormGatedFn = Callable[[Tensor], Inner]  # x -> activation(gate(norm(x)), up(norm(x)))
 ExpertsFn = Callable[[Routed, Tensor], Tensor]  # (routed, x) -> x + the sum of shares * experts
@@ -133,6 +146,12 @@ class Kernels:
     def attention(self, heads: Heads) -> AttentionFn:
         """Norms of the heads, rotary positions, the new keys and values into the cache, attention."""
         return partial(_attend, self.operations, heads, self._heads_norm(heads), self._sinks(heads))
+
+    def delta_net(self, net: DeltaNet) -> DeltaNetFn:
+        """projected [tokens, channels + value_heads * value_dim]: q, k, v and the output's gate; gates [tokens, 2 *
+        value_heads]: b (beta before its sigmoid) and a (of the decay) -> [tokens, value_heads * value_dim]. The
+        sequences' states are those behind the step's tokens afterwards."""
+        return partial(delta_rule_reference.step, net, self.operations.delta_rule)
 
     def linear_add(self, matrix: Matrix) -> LinearAddFn:
         product = self._stacked([matrix])
@@ -235,13 +254,17 @@ def _attend(
 ) -> Tensor:
     assert isinstance(batch, AttentionBatch), "these operations gather the pages that they read"
     tokens, num_heads, num_kv_heads = qkv.shape[0], heads.num_heads, heads.num_kv_heads
-    qkv = qkv.view(tokens, num_heads + 2 * num_kv_heads, heads.head_dim)
+    qkv = qkv.view(tokens, heads.num_projected, heads.head_dim)
     queries_keys = qkv[:, : num_heads + num_kv_heads]
     if norm is not None:
         queries_keys.copy_(norm(queries_keys))
-    operations.rope_(queries_keys, rotation.cos, rotation.sin)
-    operations.write_kv(qkv[:, num_heads:].view(tokens, 2, num_kv_heads, heads.head_dim), cache, batch.slots)
-    return operations.paged_attention(qkv[:, :num_heads], cache, batch, heads.window, sinks).flatten(1)
+    operations.rope_(queries_keys[..., : rotation.cos.shape[-1]], rotation.cos, rotation.sin)
+    keys_values = qkv[:, num_heads : num_heads + 2 * num_kv_heads].unflatten(1, (2, num_kv_heads))
+    operations.write_kv(keys_values, cache, batch.slots)
+    out = operations.paged_attention(qkv[:, :num_heads], cache, batch, heads.window, sinks)
+    if heads.gated:
+        out = out * torch.sigmoid(qkv[:, num_heads + 2 * num_kv_heads :])
+    return out.flatten(1)
 
 
 def _stack(tensors: list[Tensor]) -> Tensor:

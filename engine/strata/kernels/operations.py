@@ -12,6 +12,8 @@ from strata.kernels.attention import reference as attention_reference
 from strata.kernels.attention import sdpa
 from strata.kernels.attention.batch import AttentionBatch
 from strata.kernels.clamped_swiglu import reference as clamped_swiglu_reference
+from strata.kernels.delta_rule import reference as delta_rule_reference
+from strata.kernels.delta_rule.reference import DeltaRule
 from strata.kernels.embedding import reference as embedding_reference
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts import reference as experts_reference
@@ -43,6 +45,7 @@ class Operations:
     clamped_swiglu: Callable[[Tensor, float], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, AttentionBatch, int | None, Tensor | None], Tensor]
+    delta_rule: DeltaRule
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
     run_experts: Callable[[Tensor, Tensor, Tensor, Sequence[ExpertFn]], Tensor]
 
@@ -56,6 +59,7 @@ REFERENCE = Operations(
     clamped_swiglu=clamped_swiglu_reference.clamped_swiglu,
     write_kv=attention_reference.write_kv,
     paged_attention=attention_reference.paged_attention,
+    delta_rule=delta_rule_reference.delta_rule,
     route=router_reference.route,
     run_experts=experts_reference.run_experts,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ class Gathered:
         longest = max(sequence.end for sequence in batch.sequences)
         # A window that reaches over every sequence is none.
         self._narrowed = {window: None if window is None or window >= longest else window for window in windows}
+        self._starts = packer.add(
+            [0, *accumulate(len(sequence.token_ids) for sequence in batch.sequences)], torch.int32
+        )
         self._groups: dict[int | None, list[_Group]] = {}
         for window in set(self._narrowed.values()):
             seen = [_Seen.of(sequence, window, block_size) for sequence in batch.sequences]
@@ -35,7 +39,8 @@ class Gathered:
         built = {
             window: tuple(_build(groups, tensors, positions, window, dtype)) for window, groups in self._groups.items()
         }
-        return AttentionBatch(positions, slots, {window: built[narrow] for window, narrow in self._narrowed.items()})
+        groups = {window: built[narrow] for window, narrow in self._narrowed.items()}
+        return AttentionBatch(positions, slots, tensors[self._starts], groups)
 
 
 @dataclass(frozen=True, slots=True)

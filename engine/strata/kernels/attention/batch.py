@@ -36,11 +36,13 @@ class AttentionGroup:
 class AttentionBatch:
     """positions: int64 [tokens] of each token in its sequence. slots: int64 [tokens], where its key and value go
     (block * block_size + offset). groups: of each sliding window that the model has (None: it sees all), covering all
-    rows in order."""
+    rows in order. starts, states: as in ``PagedBatch``."""
 
     positions: Tensor
     slots: Tensor
+    starts: Tensor
     groups: Mapping[int | None, tuple[AttentionGroup, ...]]
+    states: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class PagedBatch:
     lengths: Tensor
     starts: Tensor
     max_query: int
+    states: Tensor | None = None
 
 
 StepBatch: TypeAlias = AttentionBatch | PagedBatch
