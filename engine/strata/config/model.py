@@ -37,8 +37,8 @@ class LinearAttentionConfig:
 
     @property
     def conv_elements(self) -> int:
-        """Of a layer's state: the convolution's inputs of the tokens before."""
-        return self.channels * (self.conv_kernel_size - 1)
+        """Of a layer's state: the convolution's inputs of as many last tokens as it sees."""
+        return self.channels * self.conv_kernel_size
 
     @property
     def recurrent_elements(self) -> int:

@@ -32,13 +32,17 @@ def delta_rule(
     return out, state
 
 
-def convolve(inputs: Tensor, before: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """silu of the causal convolution of each channel. inputs [seqs, tokens, channels], before [seqs, kernel - 1,
-    channels], weight [channels, kernel] -> as ``inputs``, and what the next token takes for ``before``."""
-    seen = torch.cat([before, inputs], 1)
-    num_before = before.shape[1]
-    out = functional.conv1d(seen.transpose(1, 2), weight[:, None], groups=weight.shape[0]).transpose(1, 2)
-    return functional.silu(out), seen[:, seen.shape[1] - num_before :]
+def convolve_(inputs: Tensor, weight: Tensor, ring: Tensor, slots: Tensor, begins: Tensor) -> Tensor:
+    """silu of the causal convolution of each channel. inputs [seqs, tokens, channels] from the positions ``begins`` int64
+    [seqs] on, weight [channels, kernel], ring [slots, rows, channels] as ``DeltaState.conv``, which takes the inputs
+    -> as ``inputs``."""
+    tokens, num_before = inputs.shape[1], weight.shape[1] - 1
+    before = begins[:, None] + torch.arange(-num_before, 0, device=begins.device)
+    known = ring[slots[:, None], before % ring.shape[1]].masked_fill((before < 0)[..., None], 0)
+    seen = torch.cat([known, inputs], 1).transpose(1, 2)
+    kept = begins[:, None] + torch.arange(max(0, tokens - ring.shape[1]), tokens, device=begins.device)
+    ring[slots[:, None], kept % ring.shape[1]] = inputs[:, -ring.shape[1] :]
+    return functional.silu(functional.conv1d(seen, weight[:, None], groups=weight.shape[0])).transpose(1, 2)
 
 
 def gated_norm(net: DeltaNet, heads: Tensor, gate: Tensor) -> Tensor:
@@ -61,20 +65,19 @@ def step(
     heads = torch.empty(len(projected), value_heads, net.value_dim, device=projected.device)
     for first, seqs, tokens, rows in _parts(batch.starts.tolist()):
         slots = batch.states[first : first + seqs].long()
-        begins = (batch.positions[rows][::tokens] == 0)[:, None, None]
+        begins = batch.positions[rows][::tokens]
         inputs = projected[rows, :channels].unflatten(0, (seqs, tokens))
-        mixed, after = convolve(inputs, state.conv[slots].masked_fill(begins, 0), weight)
+        mixed = convolve_(inputs, weight, state.conv, slots, begins)
         query, key, value = mixed.float().split([net.key_width, net.key_width, net.value_width], -1)
-        out, recurrent = rule(
+        out, state.recurrent[slots] = rule(
             _unit_heads(net, query) * net.key_dim**-0.5,
             _unit_heads(net, key),
             value.unflatten(-1, (value_heads, net.value_dim)),
             log_decay[rows].unflatten(0, (seqs, tokens)),
             beta[rows].unflatten(0, (seqs, tokens)),
-            state.recurrent[slots].masked_fill(begins[..., None], 0),
+            state.recurrent[slots].masked_fill((begins == 0)[:, None, None, None], 0),
         )
         heads[rows] = out.flatten(0, 1)
-        state.conv[slots], state.recurrent[slots] = after, recurrent
     gate = projected[:, channels:].view_as(heads)
     return gated_norm(net, heads, gate).to(projected.dtype).flatten(1)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 class DeltaState:
     """Of one layer, a slot for each sequence.
 
-    conv: [slots, kernel - 1, channels], what the convolution was given for the tokens before, the newest last.
+    conv: [slots, ring, channels], what the convolution was given: that of position p in row p % ring, of the last ones.
+    ``ring`` is the kernel's size at least, so that a new token writes where no program that convolves it reads.
     recurrent: float32 [slots, value_heads, key_dim, value_dim]. A sequence that begins finds zeros in its slot whatever
     lies there.
     """
