@@ -64,6 +64,8 @@ def make_step(
     window: int | None = None,
     norm: bool = True,
     sinks: bool = False,
+    gated: bool = False,
+    rotary_dim: int | None = None,
     block_size: int = 16,
     seed: int = 0,
 ) -> Step:
@@ -74,11 +76,10 @@ def make_step(
     for i, (start, new) in enumerate(spans):
         blocks = tuple(free.pop() for _ in range(-(-(start + new) // block_size)))
         sequences.append(ScheduledSequence(str(i), (0,) * new, start, blocks, samples=True))
-    tokens, width = sum(new for _, new in spans), num_heads + 2 * num_kv_heads
-    angles = 6 * torch.rand(tokens, 1, head_dim // 2)
+    tokens, turned = sum(new for _, new in spans), rotary_dim or head_dim
+    angles = 6 * torch.rand(tokens, 1, turned // 2)
     cos, sin = angles.cos(), angles.sin()
     rotation = Rotation(torch.cat([cos, cos], -1).bfloat16(), torch.cat([-sin, sin], -1).bfloat16())
-    qkv = ((2 if norm else 1) * torch.randn(tokens, width * head_dim)).bfloat16()
     cache = torch.full((num_blocks, block_size, 2, num_kv_heads, head_dim), torch.nan, dtype=torch.bfloat16)
     for (start, _), sequence in zip(spans, sequences, strict=True):
         for position in range(start):
@@ -86,7 +87,8 @@ def make_step(
             cache[block, position % block_size] = torch.randn(2, num_kv_heads, head_dim).bfloat16()
     norms = [Norm((1 + 0.3 * torch.randn(head_dim)).bfloat16(), 1e-6) if norm else None for _ in range(2)]
     sink = (3 * torch.randn(num_heads)).bfloat16() if sinks else None
-    heads = Heads(num_heads, num_kv_heads, head_dim, window, norms[0], norms[1], sink)
+    heads = Heads(num_heads, num_kv_heads, head_dim, window, norms[0], norms[1], sink, gated)
+    qkv = ((2 if norm else 1) * torch.randn(tokens, heads.num_projected * head_dim)).bfloat16()
 
     def batch(reads_pages: bool) -> StepBatch:
         return build_inputs(

@@ -55,6 +55,10 @@ MIXED = [(40, 1), (9, 1), (0, 33), (16, 24), (5, 1)]
         pytest.param(lambda: make_step([(3, 4)]), id="chunk, short enough to quantise"),
         pytest.param(lambda: make_step([(10, 70)], window=9, sinks=True), id="chunk longer than its window, sinks"),
         pytest.param(lambda: make_step(MIXED), id="decode and chunks"),
+        pytest.param(
+            lambda: make_step([(40, 1)], 16, 2, 64, gated=True, rotary_dim=16), id="decode, gates, a part turned"
+        ),
+        pytest.param(lambda: make_step(MIXED, gated=True, rotary_dim=8), id="decode and chunks, gates, a part turned"),
         pytest.param(lambda: make_step(MIXED, window=23, sinks=True, block_size=32), id="decode and chunks, window"),
     ],
 )

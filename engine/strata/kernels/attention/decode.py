@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
-from strata.kernels.attention.functions import LOG2E, attend, block_numbers, rotated
+from strata.kernels.attention.functions import LOG2E, attend, block_numbers, opened, rotated
 from strata.kernels.attention.tuning import DecodeTuning
 from strata.kernels.launch import early
 from strata.kernels.layer import Heads, Rotation
@@ -65,6 +65,8 @@ def decode(
         HEADS=num_heads,
         KV_HEADS=heads.num_kv_heads,
         HEAD_DIM=dims,
+        ROTARY_DIM=rotation.cos.shape[-1],
+        PROJECTED=heads.num_projected,
         BLOCK_SIZE=cache.shape[1],
         WINDOW=heads.window,
         TILE=tuning.tile,
@@ -82,6 +84,7 @@ def decode(
         sums,
         values,
         heads.sinks,
+        qkv if heads.gated else None,
         batch.lengths,
         starts,
         None if quantized else out,
@@ -89,6 +92,7 @@ def decode(
         splits,
         HEADS=num_heads,
         HEAD_DIM=dims,
+        PROJECTED=heads.num_projected,
         WINDOW=heads.window,
         TILE=tuning.tile,
         CHUNK=tuning.chunk,
@@ -122,8 +126,8 @@ def _first_and_share(length, splits, WINDOW: tl.constexpr, TILE: tl.constexpr):
     do_not_specialize_on_alignment=["slots_ptr", "tables_ptr", "lengths_ptr", "starts_ptr"],
 )
 def split_kernel(
-    qkv_ptr,  # bf16 [tokens, HEADS + 2 * KV_HEADS, HEAD_DIM]
-    cos_ptr,  # bf16 [tokens, HEAD_DIM], as sin with its sign
+    qkv_ptr,  # bf16 [tokens, PROJECTED, HEAD_DIM]
+    cos_ptr,  # bf16 [tokens, ROTARY_DIM], as sin with its sign
     sin_ptr,
     query_weight_ptr,  # float32 [HEAD_DIM] or None, as the next
     key_weight_ptr,
@@ -141,6 +145,8 @@ def split_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    PROJECTED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
     TILE: tl.constexpr,
@@ -174,19 +180,20 @@ def split_kernel(
     key, value, seen = _tile(keys_ptr, block, begin, stop, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, DIMS)
     overlap_launches(EARLY)
 
-    heads_ptr = qkv_ptr + row.to(tl.int64) * (HEADS * HEAD_DIM + 2 * WIDTH)
-    cos_ptr += row.to(tl.int64) * HEAD_DIM
-    sin_ptr += row.to(tl.int64) * HEAD_DIM
+    heads_ptr = qkv_ptr + row.to(tl.int64) * (PROJECTED * HEAD_DIM)
+    cos_ptr += row.to(tl.int64) * ROTARY_DIM
+    sin_ptr += row.to(tl.int64) * ROTARY_DIM
     r = tl.arange(0, QUERIES)
-    query = rotated(heads_ptr, kv_head * GROUP + r, r < GROUP, dims, query_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
+    query = rotated(
+        heads_ptr, kv_head * GROUP + r, r < GROUP, dims, query_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM, ROTARY_DIM
+    )
     query = (query * (LOG2E / HEAD_DIM**0.5)).to(tl.bfloat16)
 
     # The softmax begins with the new token in the last split, with nothing in the others.
     last = end == length
     own = HEADS + kv_head + tl.arange(0, 1)
-    new_key = rotated(
-        heads_ptr, own, last & (own < HEADS + KV_HEADS), dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM
-    )
+    present = last & (own < HEADS + KV_HEADS)
+    new_key = rotated(heads_ptr, own, present, dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM, ROTARY_DIM)
     new_key = tl.sum(new_key, 0).to(tl.bfloat16)
     new_value = tl.load(heads_ptr + (HEADS + KV_HEADS + kv_head) * HEAD_DIM + dims, mask=inside & last, other=0.0)
     at = cache_ptr + tl.load(slots_ptr + row, mask=last, other=0) * (2 * WIDTH) + kv_head * HEAD_DIM + dims
@@ -253,6 +260,7 @@ def join_kernel(
     sums_ptr,
     values_ptr,
     sinks_ptr,  # float32 [HEADS] or None
+    qkv_ptr,  # bf16 [tokens, PROJECTED, HEAD_DIM], whose last heads are the gates, or None
     lengths_ptr,
     starts_ptr,
     out_ptr,  # bf16 [tokens, HEADS * HEAD_DIM], or None and instead:
@@ -262,6 +270,7 @@ def join_kernel(
     splits,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PROJECTED: tl.constexpr,
     WINDOW: tl.constexpr,
     TILE: tl.constexpr,
     EARLY: tl.constexpr,
@@ -308,6 +317,9 @@ def join_kernel(
         out = out * fade[:, None] + tl.sum(weights[:, :, None] * value, 1)
         top = higher
     out = tl.where(live > 0, out / total[:, None], 0.0)
+    if qkv_ptr is not None:
+        gates_ptr = qkv_ptr + (row.to(tl.int64) * PROJECTED + PROJECTED - HEADS) * HEAD_DIM
+        out = opened(out, gates_ptr + run[:, None] * RUN + tl.arange(0, RUN)[None, :], present[:, None])
 
     if out_ptr is not None:
         out_at = out_ptr + row.to(tl.int64) * COLUMNS + run[:, None] * RUN + tl.arange(0, RUN)[None, :]

@@ -11,12 +11,14 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def rotated(heads_ptr, rows, present, dims, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM: tl.constexpr):
-    """Heads number ``rows`` [n] of one token, normalised where there is a weight, then turned to its position: float32
-    [n, dims]; 0 where not ``present`` or past the head."""
-    inside = dims < HEAD_DIM
+def rotated(
+    heads_ptr, rows, present, dims, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr
+):
+    """Heads number ``rows`` [n] of one token, normalised where there is a weight, their first ROTARY_DIM dimensions
+    then turned to its position: float32 [n, dims]; 0 where not ``present`` or past the head."""
+    inside, turned = dims < HEAD_DIM, dims < ROTARY_DIM
     mask = present[:, None] & inside[None, :]
-    partner = (dims + HEAD_DIM // 2) % HEAD_DIM
+    partner = tl.where(turned, (dims + ROTARY_DIM // 2) % ROTARY_DIM, dims)
     at = heads_ptr + rows[:, None] * HEAD_DIM
     mine = tl.load(at + dims[None, :], mask=mask, other=0.0).to(tl.float32)
     other = tl.load(at + partner[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -24,9 +26,15 @@ def rotated(heads_ptr, rows, present, dims, weight_ptr, cos_ptr, sin_ptr, eps, H
         inverse = tl.rsqrt(tl.sum(mine * mine, 1) / HEAD_DIM + eps)
         mine *= inverse[:, None] * tl.load(weight_ptr + dims, mask=inside, other=0.0)[None, :]
         other *= inverse[:, None] * tl.load(weight_ptr + partner, mask=inside, other=0.0)[None, :]
-    cos = tl.load(cos_ptr + dims, mask=inside, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + dims, mask=inside, other=0.0).to(tl.float32)
+    cos = tl.load(cos_ptr + dims, mask=turned, other=1.0).to(tl.float32)
+    sin = tl.load(sin_ptr + dims, mask=turned, other=0.0).to(tl.float32)
     return mine * cos[None, :] + other * sin[None, :]
+
+
+@triton.jit
+def opened(out, gates_ptr, mask):
+    """out * sigmoid of the bf16 gates at the pointers, where ``mask``."""
+    return out / (1 + tl.exp(-tl.load(gates_ptr, mask=mask, other=0.0).to(tl.float32)))
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
-from strata.kernels.attention.functions import LOG2E, attend, block_numbers, rotated
+from strata.kernels.attention.functions import LOG2E, attend, block_numbers, opened, rotated
 from strata.kernels.attention.tuning import PrefillTuning
 from strata.kernels.layer import Heads, Rotation
 
@@ -50,6 +50,8 @@ def prefill(
         HEADS=num_heads,
         KV_HEADS=num_kv_heads,
         HEAD_DIM=dims,
+        ROTARY_DIM=rotation.cos.shape[-1],
+        PROJECTED=heads.num_projected,
         HEADS_EACH=tuning.heads,
         DIMS=padded,
         num_warps=tuning.prepare_warps,
@@ -62,12 +64,14 @@ def prefill(
         batch.lengths,
         batch.starts,
         heads.sinks,
+        qkv if heads.gated else None,
         out,
         seqs,
         batch.tables.shape[1],
         HEADS=num_heads,
         KV_HEADS=num_kv_heads,
         HEAD_DIM=dims,
+        PROJECTED=heads.num_projected,
         BLOCK_SIZE=cache.shape[1],
         WINDOW=heads.window,
         LEAVE_DECODING=leave_decoding,
@@ -82,8 +86,8 @@ def prefill(
 
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def prepare_kernel(
-    qkv_ptr,  # bf16 [tokens, HEADS + 2 * KV_HEADS, HEAD_DIM]
-    cos_ptr,  # bf16 [tokens, HEAD_DIM], as sin with its sign
+    qkv_ptr,  # bf16 [tokens, PROJECTED, HEAD_DIM]
+    cos_ptr,  # bf16 [tokens, ROTARY_DIM], as sin with its sign
     sin_ptr,
     query_weight_ptr,  # float32 [HEAD_DIM] or None, as the next
     key_weight_ptr,
@@ -94,6 +98,8 @@ def prepare_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    PROJECTED: tl.constexpr,
     HEADS_EACH: tl.constexpr,
     DIMS: tl.constexpr,  # HEAD_DIM, padded to a power of two
 ):
@@ -101,19 +107,19 @@ def prepare_kernel(
     first = tl.program_id(1) * HEADS_EACH
     head, dims = first + tl.arange(0, HEADS_EACH), tl.arange(0, DIMS)
     inside = (dims < HEAD_DIM)[None, :]
-    heads_ptr = qkv_ptr + row * ((HEADS + 2 * KV_HEADS) * HEAD_DIM)
-    cos_ptr += row * HEAD_DIM
-    sin_ptr += row * HEAD_DIM
+    heads_ptr = qkv_ptr + row * (PROJECTED * HEAD_DIM)
+    cos_ptr += row * ROTARY_DIM
+    sin_ptr += row * ROTARY_DIM
     if first < HEADS:
         mine = head < HEADS
-        query = rotated(heads_ptr, head, mine, dims, query_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
+        query = rotated(heads_ptr, head, mine, dims, query_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM, ROTARY_DIM)
         at = query_ptr + row * (HEADS * HEAD_DIM) + head[:, None] * HEAD_DIM + dims[None, :]
         tl.store(at, (query * (LOG2E / HEAD_DIM**0.5)).to(tl.bfloat16), mask=mine[:, None] & inside)
     if first + HEADS_EACH > HEADS:
         at = cache_ptr + tl.load(slots_ptr + row) * (2 * KV_HEADS * HEAD_DIM)
         at = at + (head - HEADS)[:, None] * HEAD_DIM + dims[None, :]
         mine = (head >= HEADS) & (head < HEADS + KV_HEADS)
-        key = rotated(heads_ptr, head, mine, dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM)
+        key = rotated(heads_ptr, head, mine, dims, key_weight_ptr, cos_ptr, sin_ptr, eps, HEAD_DIM, ROTARY_DIM)
         tl.store(at, key.to(tl.bfloat16), mask=mine[:, None] & inside)
         mine = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
         mask = mine[:, None] & inside
@@ -131,12 +137,14 @@ def attend_kernel(
     lengths_ptr,  # int32 [num_seqs]
     starts_ptr,  # int32 [num_seqs + 1]
     sinks_ptr,  # float32 [HEADS] or None
+    qkv_ptr,  # bf16 [tokens, PROJECTED, HEAD_DIM], whose last heads are the gates, or None
     out_ptr,  # bf16 [tokens, HEADS, HEAD_DIM]
     num_seqs,
     max_blocks,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PROJECTED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
     LEAVE_DECODING: tl.constexpr,  # sequences with one new token alone
@@ -199,7 +207,11 @@ def attend_kernel(
         fade = tl.exp2(top - higher)
         total = total * fade + tl.exp2(sink - higher)
         out *= fade[:, None]
-    tl.store(out_ptr + at, (out / total[:, None]).to(tl.bfloat16), mask=mask)
+    out = out / total[:, None]
+    if qkv_ptr is not None:
+        gate = (row + token).to(tl.int64) * PROJECTED + PROJECTED - HEADS + head
+        out = opened(out, qkv_ptr + gate[:, None] * HEAD_DIM + dims[None, :], mask)
+    tl.store(out_ptr + at, out.to(tl.bfloat16), mask=mask)
 
 
 @triton.jit

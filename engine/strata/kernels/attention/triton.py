@@ -18,7 +18,7 @@ from strata.kernels.rows import empty_rows, wants_quantized
 
 
 def prepare(heads: Heads) -> AttentionFn:
-    """The step of one layer: (qkv bf16 [tokens, (heads + 2 * kv_heads) * head_dim], rotation in bf16, cache bf16
+    """The step of one layer: (qkv bf16 [tokens, num_projected * head_dim], rotation in bf16, cache bf16
     [blocks, block_size, 2, kv_heads, head_dim], PagedBatch) -> the attended heads [tokens, heads * head_dim], quantised
     where ``wants_quantized``.
 
@@ -33,7 +33,7 @@ def prepare(heads: Heads) -> AttentionFn:
 
     def attend(qkv: Tensor, rotation: Rotation, cache: Tensor, batch: StepBatch) -> Inner:
         assert isinstance(batch, PagedBatch), "these kernels read the cache's pages where they lie"
-        chosen = tuning()
+        chosen = tuning(heads.head_dim)
         tokens, columns = len(qkv), heads.num_heads * heads.head_dim
         if batch.max_query == 1 and wants_quantized(tokens):
             rows = empty_rows(tokens, columns, qkv.device)

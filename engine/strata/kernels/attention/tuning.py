@@ -45,10 +45,16 @@ class Tuning:
 # chunks of 16 28.7. 32 of 8,192: 133 us; 396 programs 155. A prompt of 8,192: 437 TFLOP/s; two stages 394, tiles of 128
 # 425, 64 rows 392.
 HOPPER = Tuning(DecodeTuning(64, 2, 4, 264, 32, 32, 1), PrefillTuning(128, 64, 3, 8, 8, 2))
-# Not measured: what fits 100 KiB of shared memory, and 255 registers without spilling.
+# Not measured: heads wider than NARROW_DIMS, and what fits 100 KiB of shared memory and 255 registers without spilling.
+HOPPER_WIDE = Tuning(DecodeTuning(64, 2, 4, 264, 32, 32, 1), PrefillTuning(128, 64, 2, 8, 4, 2))
 AMPERE = Tuning(DecodeTuning(64, 2, 4, 256, 32, 32, 1), PrefillTuning(128, 32, 3, 8, 8, 2))
+AMPERE_WIDE = Tuning(DecodeTuning(32, 2, 4, 256, 32, 32, 1), PrefillTuning(64, 32, 2, 8, 4, 2))
+
+NARROW_DIMS = 128
 
 
-def tuning() -> Tuning:
+def tuning(head_dim: int) -> Tuning:
     """For the GPU at hand: a program may have 227 KiB of shared memory on sm_90 and sm_100, but 99 on sm_120."""
-    return HOPPER if capability()[0] in (9, 10) else AMPERE
+    if capability()[0] in (9, 10):
+        return HOPPER if head_dim <= NARROW_DIMS else HOPPER_WIDE
+    return AMPERE if head_dim <= NARROW_DIMS else AMPERE_WIDE

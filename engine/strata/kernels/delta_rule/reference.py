@@ -33,9 +33,9 @@ def delta_rule(
 
 
 def convolve_(inputs: Tensor, weight: Tensor, ring: Tensor, slots: Tensor, begins: Tensor) -> Tensor:
-    """silu of the causal convolution of each channel. inputs [seqs, tokens, channels] from the positions ``begins`` int64
-    [seqs] on, weight [channels, kernel], ring [slots, rows, channels] as ``DeltaState.conv``, which takes the inputs
-    -> as ``inputs``."""
+    """silu of the causal convolution of each channel. inputs [seqs, tokens, channels] from the positions ``begins``
+    int64 [seqs] on, weight [channels, kernel], ring [slots, rows, channels] as ``DeltaState.conv``, which takes the
+    inputs -> as ``inputs``."""
     tokens, num_before = inputs.shape[1], weight.shape[1] - 1
     before = begins[:, None] + torch.arange(-num_before, 0, device=begins.device)
     known = ring[slots[:, None], before % ring.shape[1]].masked_fill((before < 0)[..., None], 0)
