@@ -32,8 +32,8 @@ class Placed:
 
     @property
     def vram_bytes(self) -> int:
-        """Weights, KV cache and workspace."""
-        return self.plan.weight_bytes + self.plan.workspace_bytes + self.plan.kv_bytes
+        """Weights, KV cache, states and workspace."""
+        return self.plan.taken_bytes
 
     @property
     def host_bytes(self) -> int:
@@ -113,7 +113,7 @@ def whole_bytes(shape: Shape, config: EngineConfig) -> int:
     """What a card needs at least for all of the model and one sequence."""
     weights = ceil(weight_parts(shape.config, config.dtype, shape.expert_format).total)
     plan = size_memory(shape.config, config, DeviceMemory("cuda", 0, 0), weights, ELEMENT_BYTES)
-    return plan.weight_bytes + plan.workspace_bytes + plan.kv_bytes
+    return plan.taken_bytes
 
 
 def _experts(shape: Shape, parts: WeightParts) -> ExpertBytes | None:

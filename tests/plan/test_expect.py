@@ -11,7 +11,8 @@ from strata.plan.cards import CARDS, usual
 from strata.plan.expect import Place, expect_decode, expect_prefill
 from strata.plan.parts import weight_parts
 from strata.plan.speed import Rates, StepTime, roofline, step_bytes
-from tests.plan.configs import public
+from strata.plan.states import state_bytes
+from tests.plan.configs import hybrid, public
 
 HOST = Rates(device=0.0, pcie=55e9, cpu=105e9, dram=160e9)
 H200 = usual(CARDS["h200"].rates(HOST))
@@ -182,3 +183,23 @@ def test_experts_behind_a_link_that_is_not_there_never_come() -> None:
     for num_seqs in (1, 32):
         rates = replace(H200, pcie=0.0, cpu=0.0)
         assert decode("qwen3-30b-a3b", num_seqs=num_seqs, place=Place(0.5), rates=rates).tokens_per_second == 0
+
+
+def test_states_take_as_long_at_any_context_and_longer_for_more_sequences() -> None:
+    model, plain = hybrid(), public("qwen3-8b")
+    parts = weight_parts(plain, "int4")
+
+    def attention(model: ModelConfig, context: int, num_seqs: int = 1) -> float:
+        return expect_decode(model, parts, H200, context=context, num_seqs=num_seqs).seconds["attention"]
+
+    states = attention(model, 0)
+    assert states == pytest.approx(2 * state_bytes(model, 2) / (0.75 * H200.device))
+    assert attention(model, 0, num_seqs=8) == pytest.approx(8 * states)
+    assert attention(model, 4096) - states == pytest.approx(attention(plain, 4096) / 4)
+
+
+def test_a_prompt_s_linear_attention_grows_with_its_tokens_alone() -> None:
+    model = hybrid()
+    model = replace(model, linear_layers=(True,) * model.num_layers)
+    short, long = (prefill(model, tokens, chunk=1024).seconds["attention"] for tokens in (2048, 8192))
+    assert long == pytest.approx(4 * short)

@@ -17,7 +17,9 @@ from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, kv_token
 from strata.plan.parts import loaded_parts
 from strata.plan.placement import MIN_SLOTS
 from strata.plan.speed import Rates, Shares
-from tests.plan.configs import public
+from strata.plan.states import state_bytes
+from strata.plan.tables import fit_table, parts_table
+from tests.plan.configs import hybrid, public
 
 GIB = 1 << 30
 RATES = Rates(device=936e9, pcie=12e9, cpu=60e9, dram=60e9, disk=3e9)
@@ -54,6 +56,20 @@ def test_a_model_that_fits_leaves_host_memory_alone() -> None:
     assert (
         found.free == found.capacity - found.shared - found.kv - found.workspace - found.slots * found.parts.expert > 0
     )
+
+
+def test_states_of_linear_attention_are_shown_beside_the_kv_cache() -> None:
+    machine = Machine(vram_bytes=24 * GIB, ram_bytes=None, rates=RATES)
+    found = estimate(hybrid(), settings(num_seqs=8), machine)
+    placed = found.fit
+    assert placed.states == 8 * state_bytes(hybrid(), 2)
+    taken = placed.shared + placed.kv + placed.states + placed.workspace
+    assert placed.free == int(placed.capacity - taken)
+    assert any(line.startswith("  states of 8 sequences") for line in fit_table([found], on_card=True))
+    assert any(line.startswith("states of linear attention: ") for line in parts_table(hybrid(), [found], on_card=True))
+    plain = estimate(public("qwen3-8b"), settings(num_seqs=8), machine)
+    assert plain.fit.states == 0
+    assert not any("states" in line for line in fit_table([plain], on_card=True))
 
 
 def test_what_a_card_has_left_takes_experts_and_the_host_holds_all() -> None:

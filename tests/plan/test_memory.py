@@ -16,6 +16,7 @@ from strata.config import (
     DeviceConfig,
     EngineConfig,
     ExpertsConfig,
+    LinearAttentionConfig,
     ModelConfig,
     RopeConfig,
     SchedulerConfig,
@@ -39,6 +40,7 @@ from strata.plan.memory import (
     workspace_bytes,
 )
 from strata.plan.parts import loaded_parts
+from strata.plan.states import state_bytes
 from strata.plan.units import format_bytes
 
 MIB = 1 << 20
@@ -70,6 +72,11 @@ MODEL = ModelConfig(
 )
 TOKEN = 2 * 4 * 2 * 16 * 2  # bytes of a token's keys and values in bf16
 SEQUENCE = 1008  # tokens of one whole sequence in blocks of 16
+LINEAR = LinearAttentionConfig(
+    num_key_heads=2, num_value_heads=4, key_head_dim=16, value_head_dim=32, conv_kernel_size=4
+)
+HYBRID = replace(MODEL, linear_attention=LINEAR, linear_layers=(True, True, True, False))
+STATE = 3 * ((2 * 2 * 16 + 4 * 32) * 3 * 2 + 4 * 16 * 32 * 4)  # bytes that its layers keep of a sequence
 
 
 def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: Any) -> EngineConfig:
@@ -77,11 +84,11 @@ def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: 
     return EngineConfig(model="m", dtype="bf16", cache=CacheConfig(**cache), scheduler=scheduler)
 
 
-def plan(left: int, engine: EngineConfig, device: str = "cuda") -> MemoryPlan:
+def plan(left: int, engine: EngineConfig, device: str = "cuda", model: ModelConfig = MODEL) -> MemoryPlan:
     """The plan for a device where ``left`` bytes are left beside weights of 5 MiB and the workspace."""
-    capacity = 5 * MIB + workspace_bytes(MODEL, engine, 2, device) + left
+    capacity = 5 * MIB + workspace_bytes(model, engine, 2, device) + left
     room = DeviceMemory(device, 10 * capacity, capacity)
-    return plan_memory(MODEL, engine, memory=room, weight_bytes=5 * MIB, element_bytes=2)
+    return plan_memory(model, engine, memory=room, weight_bytes=5 * MIB, element_bytes=2)
 
 
 def test_kv_token_bytes() -> None:
@@ -180,6 +187,8 @@ def shortages(draw: st.DrawFn) -> tuple[ModelConfig, EngineConfig, DeviceMemory,
         windows=draw(st.sampled_from(((None,) * 4, (100, None) * 2))),
         attention_sinks=draw(st.booleans()),
     )
+    if draw(st.booleans()):
+        model = replace(model, linear_attention=LINEAR, linear_layers=HYBRID.linear_layers)
     max_num_seqs = draw(st.integers(1, 64))
     engine = EngineConfig(
         model="m",
@@ -337,6 +346,51 @@ def test_budget_table_adds_up() -> None:
     assert re.search(r"^per token +512 B  2 x 4 layers x 2 KV heads x 16 x 2 bytes$", table, re.MULTILINE)
     assert "free           3.0 KiB" in table
     assert found.weight_bytes + found.kv_bytes + found.workspace_bytes + found.free_bytes == found.capacity_bytes
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_sequence_has_a_state_before_the_kv_cache_gets_the_rest(device: str) -> None:
+    share = CPU_KV_SHARE if device == "cpu" else 1.0
+    found = plan(4 * STATE + int(2 * SEQUENCE * TOKEN / 4 / share), config(), device, HYBRID)
+    assert (found.num_states, found.states_bytes) == (4, 4 * STATE)
+    assert found.num_kv_tokens == 2 * SEQUENCE, "a quarter of the layers has keys and values"
+    assert found.taken_bytes + found.free_bytes == found.capacity_bytes
+    table = "\n".join(budget_table(found))
+    assert re.search(
+        r"^states +\S+ KiB  of 3 layers with linear attention: 4 sequences x \S+ KiB$", table, re.MULTILINE
+    )
+    assert "2 x 1 layers x 2 KV heads x 16 x 2 bytes" in table
+
+
+def test_a_model_without_linear_attention_has_no_states() -> None:
+    found = plan(SEQUENCE * TOKEN, config())
+    assert (found.num_states, found.states_bytes, state_bytes(MODEL, 2)) == (0, 0, 0)
+    assert not any(line.startswith("states") for line in budget_table(found))
+
+
+def test_states_that_do_not_fit_ask_for_fewer_sequences() -> None:
+    of_sequence = SEQUENCE * TOKEN // 4
+    with pytest.raises(HardwareError) as caught:
+        plan(2 * STATE + of_sequence, config(), model=HYBRID)
+    message = str(caught.value)
+    assert f"states of 4 sequences {format_bytes(4 * STATE)} and workspace" in message
+    assert "or max_num_seqs 3, or" in message
+
+
+def test_the_workspace_holds_rows_of_linear_attention_in_float32() -> None:
+    engine = config()
+    wider = replace(HYBRID, linear_attention=replace(LINEAR, value_head_dim=64))
+    for device in ("cpu", "cuda"):
+        small, large = (workspace_bytes(model, engine, 2, device) for model in (HYBRID, wider))
+        assert large - small >= 512 * 4 * 32 * (2 + 4), "a token's values, as they are projected and as they are read"
+
+
+def test_a_card_has_a_state_that_fills_up_a_step() -> None:
+    engine = config()
+    linear, plain = (
+        workspace_bytes(model, engine, 2, "cuda") for model in (HYBRID, replace(HYBRID, linear_layers=(False,) * 4))
+    )
+    assert linear - plain == STATE - 16 * TOKEN * 3 // 4
 
 
 def test_windows_are_counted_in_full_and_this_is_said() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from strata.config import EngineConfig, SchedulerConfig
+from strata.config import EngineConfig, ModelConfig, SchedulerConfig
 from strata.plan.memory import DeviceMemory, size_memory
 from strata.plan.parts import weight_parts
 from strata.plan.placement import MIN_SLOTS, PIECE, ExpertBytes, max_chosen_tokens, place_experts, plan_experts
 from strata.plan.rank import Rank
 from strata.plan.speed import distinct_experts
-from tests.plan.configs import public
+from strata.plan.states import state_bytes
+from tests.plan.configs import hybrid, public
 
 EXPERTS = ExpertBytes(num_layers=4, num_experts=8, blob_bytes=100)  # 3,200 bytes, 800 a layer
 
@@ -46,6 +49,22 @@ def test_prefill_that_copies_whole_layers_has_a_piece_more() -> None:
     few, more = (place_experts(many, 1 << 20, at_most=at_most) for at_most in (1000, 1200))
     assert (few.num_resident, few.staging_bytes) == (2 * 5, (2 * 64 + 2 * PIECE) * 100)
     assert (more.num_resident, more.staging_bytes) == (2 * 6, 2 * 64 * 100)
+
+
+def test_states_leave_less_room_for_experts() -> None:
+    plain = public("qwen3-30b-a3b")
+    model = replace(plain, linear_attention=hybrid().linear_attention, linear_layers=(True,) + (False,) * 47)
+    card, parts = DeviceMemory("cuda", 12 << 30, 12 << 30), weight_parts(plain, "int4")
+    experts = ExpertBytes(48, 128, int(parts.expert))
+    config = EngineConfig(model="m", scheduler=SchedulerConfig(max_num_seqs=512, max_num_batched_tokens=512))
+
+    def resident(model: ModelConfig) -> int:
+        return plan_experts(
+            model, config, memory=card, experts=experts, shared_bytes=int(parts.shared), element_bytes=2
+        ).num_resident
+
+    missing = resident(plain) - resident(model)
+    assert missing * parts.expert == pytest.approx(512 * state_bytes(model, 2), rel=0.25)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

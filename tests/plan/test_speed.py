@@ -20,7 +20,8 @@ from strata.plan.speed import (
     roofline,
     step_bytes,
 )
-from tests.plan.configs import public
+from strata.plan.states import state_bytes
+from tests.plan.configs import hybrid, public
 
 GB = 1e9
 DESKTOP = Rates(device=936 * GB, pcie=12 * GB, cpu=60 * GB, dram=60 * GB, disk=3 * GB)
@@ -106,6 +107,17 @@ def test_a_window_bounds_what_its_layer_reads() -> None:
     per_position = 2 * 8 * 64 * 2
     assert kv_read_bytes(model, 100, 2) == 36 * 100 * per_position
     assert kv_read_bytes(model, 4096, 2) == 18 * (4096 + 128) * per_position
+
+
+def test_a_state_is_read_and_written_and_keys_and_values_are_of_the_other_layers() -> None:
+    model = hybrid()
+    state = 27 * ((2 * 8 * 128 + 16 * 128) * 3 * 2 + 16 * 128 * 128 * 4)
+    assert state_bytes(model, 2) == state
+    assert kv_read_bytes(model, 1000, 2) == 9 * 1000 * 2 * 8 * 128 * 2
+    parts = weight_parts(model, "int4")
+    short, long = (step_bytes(model, parts, context=context, num_seqs=4) for context in (0, 1000))
+    assert short.kv == 4 * 2 * state
+    assert long.kv - short.kv == 4 * kv_read_bytes(model, 1000, 2)
 
 
 def test_products_bound_a_long_prompt_memory_a_short_one_and_pcie_what_vram_has_not() -> None:

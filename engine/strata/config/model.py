@@ -81,6 +81,11 @@ class ModelConfig:
         return self.num_layers - sum(self.linear_layers)
 
     @property
+    def kv_windows(self) -> tuple[int | None, ...]:
+        """``windows`` of the layers that have keys and values."""
+        return tuple(window for window, linear in zip(self.windows, self.linear_layers, strict=True) if not linear)
+
+    @property
     def max_positions(self) -> int:
         """Positions that a sequence may have at most: the declared ones, or what RoPE's scaling makes of them."""
         return self.rope.reach(self.max_position_embeddings)

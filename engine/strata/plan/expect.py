@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from strata.config import ModelConfig
 from strata.plan.parts import WeightParts, weight_counts
 from strata.plan.placement import FETCH_SHARE, MIN_SLOTS, copies_whole_layers, max_chosen_tokens
-from strata.plan.speed import SYNC_SECONDS, Rates, StepTime, distinct_experts, kv_read_bytes
+from strata.plan.speed import SYNC_SECONDS, Rates, StepTime, distinct_experts, sequence_bytes
+from strata.plan.states import state_bytes
 
 # --- what kernels reach; one H200, 2026-11-30, docs/kernels.md unless said otherwise
 
@@ -64,7 +65,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """``tokens`` of all sequences together. Bytes and products of attention in all layers; rows of logits."""
+    """``tokens`` of all sequences together. Bytes and products of attention in all layers, those of states included;
+    rows of logits."""
 
     tokens: int
     kv_bytes: float
@@ -83,7 +85,7 @@ def expect_decode(
     element_bytes: int = 2,
 ) -> StepTime:
     """A step of ``num_seqs`` sequences of ``context`` tokens each."""
-    step = _Step(num_seqs, num_seqs * kv_read_bytes(model, context, element_bytes), 0.0, num_seqs)
+    step = _Step(num_seqs, num_seqs * sequence_bytes(model, context, element_bytes), 0.0, num_seqs)
     seconds = _seconds(model, parts, rates, step, place)
     return StepTime(seconds, num_seqs / sum(seconds.values()))
 
@@ -96,12 +98,14 @@ def expect_prefill(
     tokens: int,
     chunk_tokens: int,
     place: Place = Place(),
+    element_bytes: int = 2,
 ) -> StepTime:
     """A prompt of ``tokens`` in chunks, until its first token is there; ``tokens_per_second`` of the prompt."""
     total: dict[str, float] = {}
     for start in range(0, tokens, chunk_tokens):
         end = min(tokens, start + chunk_tokens)
-        step = _Step(end - start, 0.0, _attention_flops(model, start, end), int(end == tokens))
+        states = 2 * state_bytes(model, element_bytes)
+        step = _Step(end - start, states, _attention_flops(model, start, end), int(end == tokens))
         for name, seconds in _seconds(model, parts, rates, step, place).items():
             total[name] = total.get(name, 0.0) + seconds
     return StepTime(total, tokens / sum(total.values()))
@@ -268,12 +272,15 @@ def _binomial(number: int, probability: float) -> Iterator[tuple[int, float]]:
 
 
 def _attention_flops(model: ModelConfig, start: int, end: int) -> float:
-    """Of scores and sums of a prompt's tokens from ``start`` to ``end``."""
+    """Of scores and sums of a prompt's tokens from ``start`` to ``end``; of linear attention what each token reads of
+    its state, adds to it, and reads of it again."""
     seen = 0.0
-    for window in model.windows:
+    for window in model.kv_windows:
         full = (end * (end + 1) - start * (start + 1)) / 2
         seen += full if window is None else min(full, (end - start) * window)
-    return 4 * model.num_heads * model.head_dim * seen
+    linear = model.linear_attention.recurrent_elements if model.linear_attention else 0
+    of_states = 6 * sum(model.linear_layers) * linear * (end - start)
+    return 4 * model.num_heads * model.head_dim * seen + of_states
 
 
 def _activation_bytes(model: ModelConfig, tokens: int) -> float:

@@ -1,9 +1,9 @@
 """What lies where: weights, KV cache and experts over VRAM, host memory and disk; what to change if they do not fit.
 
 The engine's own rule (``plan.memory``) says what fits. Everything but the routed experts must be in the memory of the
-device that computes, KV cache and workspace beside it. What is left of a card takes experts, each in a slot. If that is
-not all of them, VRAM is a cache and host memory holds every expert. What it has no room for stays in slots, as far as
-there are more than a layer needs, and is read from disk else.
+device that computes, KV cache, states and workspace beside it. What is left of a card takes experts, each in a slot.
+If that is not all of them, VRAM is a cache and host memory holds every expert. What it has no room for stays in slots,
+as far as there are more than a layer needs, and is read from disk else.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Fit:
     capacity: int  # that Strata may fill of the device's memory
     shared: int
     kv: int
+    states: int  # of linear attention
     workspace: int
     slots: int  # experts in VRAM (on a CPU: in its memory)
     staging: int  # through which the others pass for a prompt
@@ -67,7 +68,7 @@ class Fit:
 
     @property
     def free(self) -> int:
-        taken = self.shared + self.kv + self.workspace + self.slots * self.parts.expert + self.staging
+        taken = self.shared + self.kv + self.states + self.workspace + self.slots * self.parts.expert + self.staging
         return int(self.capacity - taken)
 
     def seqs_at(self, context: int) -> int:
@@ -129,6 +130,7 @@ def fit(
         plan.capacity_bytes,
         int(parts.shared),
         plan.kv_bytes,
+        plan.states_bytes,
         plan.workspace_bytes,
         slots,
         staging=0 if placed is None else placed.staging_bytes,

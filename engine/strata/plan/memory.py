@@ -1,4 +1,4 @@
-"""Who gets which bytes of a device: weights, workspace, KV cache. Pure arithmetic."""
+"""Who gets which bytes of a device: weights, workspace, states, KV cache. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
 from strata.plan.parts import loaded_parts
+from strata.plan.states import state_bytes, step_states_bytes, step_token_bytes
 from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
 
@@ -70,6 +71,12 @@ class MemoryPlan:
     block_size: int
     max_model_len: int
     step_tokens: int
+    num_states: int  # sequences that have a state at once; 0 where no layer has linear attention
+
+    @property
+    def states_bytes(self) -> int:
+        """Of linear attention, for all sequences that may run together."""
+        return self.num_states * state_bytes(self.model, self.element_bytes)
 
     @property
     def kv_bytes(self) -> int:
@@ -95,12 +102,18 @@ class MemoryPlan:
 
     @property
     def free_bytes(self) -> int:
-        return self.capacity_bytes - self.weight_bytes - self.workspace_bytes - self.kv_bytes
+        return self.capacity_bytes - self.taken_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        """By weights, workspace, states and KV cache."""
+        return self.weight_bytes + self.workspace_bytes + self.states_bytes + self.kv_bytes
 
 
 def kv_token_bytes(model: ModelConfig, element_bytes: int) -> int:
-    """Bytes of KV cache that one token takes: 2 * layers * kv_heads * head_dim * element_bytes."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * element_bytes
+    """Bytes of KV cache that one token takes: 2 * layers * kv_heads * head_dim * element_bytes, of the layers that have
+    keys and values."""
+    return 2 * model.num_kv_layers * model.num_kv_heads * model.head_dim * element_bytes
 
 
 def resolve_max_model_len(model: ModelConfig, config: EngineConfig) -> int:
@@ -125,14 +138,20 @@ def gathered_positions(max_model_len: int, max_num_seqs: int, block_size: int) -
     return min(max_num_seqs * longest, max(longest, MAX_GATHERED_POSITIONS))
 
 
+def num_states(model: ModelConfig, config: EngineConfig) -> int:
+    """Sequences that have a state of linear attention at once."""
+    return config.scheduler.max_num_seqs if any(model.linear_layers) else 0
+
+
 def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int, device: str) -> int:
     """Bytes that one step takes beside weights and KV cache, at most: activations, logits and what sampling makes of
-    them, the dequantised part of one matrix, what attention takes; on a card CUDA graphs, and the block of KV cache
-    that fills up their batches."""
+    them, the dequantised part of one matrix, what attention takes; on a card CUDA graphs, and the block of KV cache and
+    the state that fill up their batches."""
     tokens, seqs = config.scheduler.step_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
-    of_token = 4 * model.hidden_size + _feed_forward_elements(model) + 2 * heads * model.head_dim
+    linear = math.ceil(step_token_bytes(model, element_bytes) / element_bytes)
+    of_token = 4 * model.hidden_size + _feed_forward_elements(model) + max(2 * heads * model.head_dim, linear)
     logits = seqs * model.vocab_size
     # float32, sorted with int64 indices, probabilities and their sums; before that, a copy and what adjusts it.
     sampling = max(logits * (4 + 4 + 8 + 4 + 8), logits * (4 + 4) + min(logits, MAX_ADJUSTED) * ADJUSTED_BYTES)
@@ -142,8 +161,9 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     graphs = 0
     if device == "cuda":
         graphs = capture_bytes(model, seqs, tokens, of_token * element_bytes)
-        graphs += config.cache.block_size * kv_token_bytes(model, element_bytes)
-    return (tokens * of_token + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs
+        graphs += config.cache.block_size * kv_token_bytes(model, element_bytes) + state_bytes(model, element_bytes)
+    states = step_states_bytes(model, seqs, device)
+    return (tokens * of_token + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs + states
 
 
 def _feed_forward_elements(model: ModelConfig) -> int:
@@ -167,7 +187,7 @@ def _attention_elements(model: ModelConfig, config: EngineConfig, length: int, d
         programs = MAX_SPLIT_PROGRAMS + config.scheduler.max_num_seqs * model.num_kv_heads
         shares = programs * (model.num_heads // model.num_kv_heads) * (model.head_dim + 2)
         return tokens * model.num_heads * model.head_dim + 2 * shares
-    seen = [length if window is None else min(length, window + tokens + block_size) for window in set(model.windows)]
+    seen = [length if window is None else min(length, window + tokens + block_size) for window in set(model.kv_windows)]
     gathered = gathered_positions(length, config.scheduler.max_num_seqs, block_size)
     pages = 2 * gathered * model.num_kv_heads * model.head_dim
     if not model.attention_sinks:
@@ -179,7 +199,7 @@ def plan_memory(
     model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
     """Size the KV cache: the tokens asked for, else what the budget leaves, at most ``max_num_seqs`` sequences of
-    ``max_model_len``.
+    ``max_model_len``. Each of ``max_num_seqs`` sequences has a state where layers have linear attention.
 
     ``weight_bytes``: what the weights, in ``config.dtype``, take of the memory. Raises HardwareError when it does not
     fit, OptionError when ``num_kv_tokens`` is less than one sequence of ``max_model_len``; both say what would.
@@ -237,11 +257,12 @@ def _size(
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes, memory.device)
+    states = num_states(model, config)
     if config.cache.num_kv_tokens is not None:
         num_blocks = math.ceil(config.cache.num_kv_tokens / block_size)
     else:
         share = CPU_KV_SHARE if memory.device == "cpu" else 1.0
-        left = int((capacity - weight_bytes - workspace) * share)
+        left = int((capacity - weight_bytes - workspace - states * state_bytes(model, element_bytes)) * share)
         needed = math.ceil(length / block_size)  # blocks of one whole sequence
         most = needed * config.scheduler.max_num_seqs
         num_blocks = max(needed, min(left // (block_size * kv_token_bytes(model, element_bytes)), most))
@@ -256,6 +277,7 @@ def _size(
         block_size,
         length,
         config.scheduler.step_tokens,
+        states,
     )
 
 
@@ -268,11 +290,14 @@ def _shortage(plan: MemoryPlan, config: EngineConfig) -> str:
     what = f"{plan.num_kv_tokens} tokens of KV cache"
     if config.cache.num_kv_tokens is None:
         what = f"one sequence of max_model_len {plan.max_model_len}"
-    left = plan.capacity_bytes - plan.weight_bytes - plan.workspace_bytes
+    takers = [f"weights take {format_bytes(plan.weight_bytes)}"]
+    if plan.num_states:
+        takers.append(f"states of {plan.num_states} sequences {format_bytes(plan.states_bytes)}")
+    left = plan.capacity_bytes - plan.weight_bytes - plan.workspace_bytes - plan.states_bytes
     return (
         f"{plan.device} has not the memory for {what}: {format_bytes(plan.kv_bytes)} are needed; of "
-        f"{format_bytes(plan.capacity_bytes)} that Strata may fill, weights take {format_bytes(plan.weight_bytes)} and "
-        f"workspace {format_bytes(plan.workspace_bytes)}, which leaves {format_bytes(max(0, left))}"
+        f"{format_bytes(plan.capacity_bytes)} that Strata may fill, {', '.join(takers)} and workspace "
+        f"{format_bytes(plan.workspace_bytes)}, which leaves {format_bytes(max(0, left))}"
     )
 
 
@@ -298,11 +323,20 @@ def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
         (
             "per token",
             kv_token_bytes(model, plan.element_bytes),
-            f"2 x {model.num_layers} layers x {model.num_kv_heads} KV heads x {model.head_dim} x "
-            f"{plan.element_bytes} bytes" + ("; sliding windows count in full" if any(model.windows) else ""),
+            f"2 x {model.num_kv_layers} layers x {model.num_kv_heads} KV heads x {model.head_dim} x "
+            f"{plan.element_bytes} bytes" + ("; sliding windows count in full" if any(model.kv_windows) else ""),
         ),
+        *_states_row(plan),
         ("workspace", plan.workspace_bytes, "at most, in a step"),
         ("free", plan.free_bytes, ""),
         ("budget", plan.capacity_bytes, f"on {plan.device}"),
     ]
     return tuple(f"{name:<10} {format_bytes(size):>11}  {note}".rstrip() for name, size, note in rows)
+
+
+def _states_row(plan: MemoryPlan) -> list[tuple[str, int, str]]:
+    if not plan.num_states:
+        return []
+    of_one = format_bytes(state_bytes(plan.model, plan.element_bytes))
+    note = f"of {sum(plan.model.linear_layers)} layers with linear attention: {plan.num_states} sequences x {of_one}"
+    return [("states", plan.states_bytes, note)]

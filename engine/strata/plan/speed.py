@@ -5,7 +5,8 @@
     D  bytes of the weights that every step reads          G  read rate of the memory of the device that computes
     A  bytes of the routed experts that a step reads       P  PCIe to the card      C  the CPU's expert kernels
     h, r, d  shares of A in VRAM, in host memory, on disk  M  host memory           S  the disk
-    K(L)  bytes of one sequence's KV at context L          B  sequences decoded together
+    K(L)  bytes of one sequence's KV at context L, and     B  sequences decoded together
+          of its states, read and written
 
 It is a bound from below on time: arithmetic, launches and caches are not in it, and a term never hides behind another
 where both use the same memory. On a CPU everything is read from host memory: G = M and h = 1.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from strata.config import ModelConfig
 from strata.plan.parts import WeightParts, weight_counts
+from strata.plan.states import state_bytes
 
 # One round trip from a CUDA graph to a CPU thread and back by stream memory operations, once a layer that has a miss.
 # 3.3 us for a spinning kernel, 30 to 50 us for a host function.
@@ -55,7 +57,8 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class StepBytes:
-    """What one decode step of ``num_seqs`` sequences reads. ``sync_layers``: layers whose misses the CPU may serve."""
+    """What one decode step of ``num_seqs`` sequences moves. ``kv``: keys and values, and states. ``sync_layers``:
+    layers whose misses the CPU may serve."""
 
     weights: float
     experts: float
@@ -87,7 +90,7 @@ def step_bytes(
     if model.experts is not None:
         distinct = distinct_experts(model.experts.num_experts, model.experts.num_experts_per_tok, num_seqs)
         experts = distinct * num_expert_layers * parts.expert
-    kv = num_seqs * kv_read_bytes(model, context, element_bytes)
+    kv = num_seqs * sequence_bytes(model, context, element_bytes)
     return StepBytes(parts.shared_per_token, experts, kv, num_seqs, num_expert_layers)
 
 
@@ -97,10 +100,16 @@ def distinct_experts(num_experts: int, top_k: int, num_tokens: int) -> float:
     return num_experts * (1.0 - (1.0 - top_k / num_experts) ** num_tokens)
 
 
+def sequence_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
+    """Bytes that a token at position ``context`` moves of what its sequence has: it reads the KV cache, and reads and
+    writes the states."""
+    return kv_read_bytes(model, context, element_bytes) + 2 * state_bytes(model, element_bytes)
+
+
 def kv_read_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
     """Bytes of KV cache that a token at position ``context`` reads; a layer with a sliding window reads no more than
     that."""
-    positions = sum(context if window is None else min(context, window) for window in model.windows)
+    positions = sum(context if window is None else min(context, window) for window in model.kv_windows)
     return 2 * model.num_kv_heads * model.head_dim * element_bytes * positions
 
 
@@ -117,16 +126,25 @@ def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> StepTi
 
 
 def prefill_roofline(
-    model: ModelConfig, parts: WeightParts, rates: Rates, *, tokens: int, chunk_tokens: int, vram: float = 1.0
+    model: ModelConfig,
+    parts: WeightParts,
+    rates: Rates,
+    *,
+    tokens: int,
+    chunk_tokens: int,
+    vram: float = 1.0,
+    element_bytes: int = 2,
 ) -> StepTime:
-    """The bound for a prompt in chunks, to its first token. Each chunk reads the weights, brings the experts that it
-    takes of those that are not in VRAM, the share 1 - ``vram``, over PCIe, and multiplies: the longest of the three."""
+    """The bound for a prompt in chunks, to its first token. Each chunk reads the weights, and the states, which it
+    writes, brings the experts that it takes of those that are not in VRAM, the share 1 - ``vram``, over PCIe, and
+    multiplies: the longest of the three."""
     chunks = [min(chunk_tokens, tokens - start) for start in range(0, tokens, chunk_tokens)]
     steps = [step_bytes(model, parts, context=0, num_seqs=chunk) for chunk in chunks]
     missing = (1 - vram) * sum(step.experts for step in steps)
+    states = 2 * state_bytes(model, element_bytes)
     seconds = {
         "products": 2 * multiplications_per_token(model) * tokens / rates.flops if rates.flops else 0.0,
-        "device memory": _over(sum(step.weights + step.experts for step in steps), rates.device),
+        "device memory": _over(sum(step.weights + step.experts + states for step in steps), rates.device),
         "experts over PCIe": _over(missing, rates.pcie) if missing else 0.0,
     }
     return StepTime(seconds, tokens / max(seconds.values()))

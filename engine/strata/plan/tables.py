@@ -10,6 +10,7 @@ from strata.config import ModelConfig
 from strata.plan.estimate import KV_BYTES, Bound, Estimate
 from strata.plan.memory import kv_token_bytes
 from strata.plan.speed import StepTime
+from strata.plan.states import state_bytes
 from strata.plan.units import format_bytes
 
 _NAME_WIDTH, _WIDTH = 40, 14
@@ -45,6 +46,9 @@ def parts_table(model: ModelConfig, estimates: Sequence[Estimate], *, on_card: b
         f"KV cache (bf16): {format_bytes(kv_token)} a token, {format_bytes(kv_token * fit.max_model_len)} for "
         f"{fit.max_model_len} tokens",
     ]
+    if any(model.linear_layers):
+        of_one = format_bytes(state_bytes(model, KV_BYTES))
+        lines.append(f"states of linear attention: {of_one} a sequence, however long it is")
     return lines
 
 
@@ -60,6 +64,8 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
         _row(f"  sequences of {first.max_model_len} tokens", [_whole(e) for e in estimates]),
         _bytes_row("workspace", estimates, lambda e: e.fit.workspace),
     ]
+    if first.states:
+        lines.insert(-1, _bytes_row(f"  states of {first.num_seqs} sequences", estimates, lambda e: e.fit.states))
     if estimates[0].parts.num_experts:
         lines.append(_row(f"experts of {estimates[0].parts.num_experts}", [_experts(e) for e in estimates]))
         lines.append(_bytes_row("  in bytes", estimates, _expert_bytes))
@@ -125,6 +131,7 @@ def as_dict(model: ModelConfig, estimates: Sequence[Estimate]) -> dict[str, Any]
     return {
         "architecture": model.architecture,
         "kv_bytes_per_token": kv_token_bytes(model, KV_BYTES),
+        "state_bytes_per_sequence": state_bytes(model, KV_BYTES),
         "dtypes": {estimate.dtype: _estimate_dict(estimate) for estimate in estimates},
     }
 

@@ -1,0 +1,38 @@
+"""Slots of states: one a sequence, the same in every layer."""
+
+from __future__ import annotations
+
+import torch
+
+from strata.config import LinearAttentionConfig
+from strata.memory.states import StatePool
+
+LINEAR = LinearAttentionConfig(
+    num_key_heads=2, num_value_heads=4, key_head_dim=8, value_head_dim=16, conv_kernel_size=4
+)
+
+
+def pool() -> StatePool:
+    return StatePool(LINEAR, 3, 5, torch.bfloat16, torch.device("cpu"))
+
+
+def test_each_layer_has_zeros_for_every_slot() -> None:
+    made = pool()
+    assert len(made.layers) == 3
+    for layer in made.layers:
+        assert (layer.conv.shape, layer.conv.dtype) == ((5, 3, 2 * 16 + 64), torch.bfloat16)
+        assert (layer.recurrent.shape, layer.recurrent.dtype) == ((5, 4, 8, 16), torch.float32)
+        assert not layer.conv.any()
+        assert not layer.recurrent.any()
+    assert made.num_bytes == 3 * 5 * (LINEAR.conv_elements * 2 + LINEAR.recurrent_elements * 4)
+
+
+def test_a_copy_is_of_one_slot_in_all_layers() -> None:
+    made = pool()
+    for number, layer in enumerate(made.layers, start=1):
+        layer.conv[1], layer.recurrent[1] = number, 10 * number
+    made.copy([(1, 4), (4, 2)])
+    for number, layer in enumerate(made.layers, start=1):
+        for tensor, value in ((layer.conv, number), (layer.recurrent, 10 * number)):
+            assert [bool((tensor[slot] == value).all()) for slot in range(5)] == [False, True, True, False, True]
+            assert not tensor[[0, 3]].any()
