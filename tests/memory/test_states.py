@@ -20,7 +20,7 @@ def test_each_layer_has_zeros_for_every_slot() -> None:
     made = pool()
     assert len(made.layers) == 3
     for layer in made.layers:
-        assert (layer.conv.shape, layer.conv.dtype) == ((5, 3, 2 * 16 + 64), torch.bfloat16)
+        assert (layer.conv.shape, layer.conv.dtype) == ((5, 4, 2 * 16 + 64), torch.bfloat16)
         assert (layer.recurrent.shape, layer.recurrent.dtype) == ((5, 4, 8, 16), torch.float32)
         assert not layer.conv.any()
         assert not layer.recurrent.any()

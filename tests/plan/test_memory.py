@@ -76,7 +76,7 @@ LINEAR = LinearAttentionConfig(
     num_key_heads=2, num_value_heads=4, key_head_dim=16, value_head_dim=32, conv_kernel_size=4
 )
 HYBRID = replace(MODEL, linear_attention=LINEAR, linear_layers=(True, True, True, False))
-STATE = 3 * ((2 * 2 * 16 + 4 * 32) * 3 * 2 + 4 * 16 * 32 * 4)  # bytes that its layers keep of a sequence
+STATE = 3 * ((2 * 2 * 16 + 4 * 32) * 4 * 2 + 4 * 16 * 32 * 4)  # bytes that its layers keep of a sequence
 
 
 def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: Any) -> EngineConfig:

@@ -111,7 +111,7 @@ def test_a_window_bounds_what_its_layer_reads() -> None:
 
 def test_a_state_is_read_and_written_and_keys_and_values_are_of_the_other_layers() -> None:
     model = hybrid()
-    state = 27 * ((2 * 8 * 128 + 16 * 128) * 3 * 2 + 16 * 128 * 128 * 4)
+    state = 27 * ((2 * 8 * 128 + 16 * 128) * 4 * 2 + 16 * 128 * 128 * 4)
     assert state_bytes(model, 2) == state
     assert kv_read_bytes(model, 1000, 2) == 9 * 1000 * 2 * 8 * 128 * 2
     parts = weight_parts(model, "int4")

@@ -26,7 +26,7 @@ class StatePool:
         device: torch.device,
     ) -> None:
         """``dtype``: of what the convolution was given; what is recurrent is in float32."""
-        conv = (num_layers, num_slots, linear.conv_kernel_size - 1, linear.channels)
+        conv = (num_layers, num_slots, linear.conv_kernel_size, linear.channels)
         recurrent = (num_layers, num_slots, linear.num_value_heads, linear.key_head_dim, linear.value_head_dim)
         self._conv = torch.zeros(conv, dtype=dtype, device=device)
         self._recurrent = torch.zeros(recurrent, dtype=torch.float32, device=device)
