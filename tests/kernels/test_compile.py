@@ -10,6 +10,7 @@ import pytest
 from tests.kernels.argmax_cases import CASES as ARGMAX
 from tests.kernels.attention_cases import CASES as ATTENTION
 from tests.kernels.compilation import Case, compile_case
+from tests.kernels.delta_rule_cases import CASES as DELTA_RULE
 from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
 from tests.kernels.linear_cases import ROUNDED
@@ -17,7 +18,7 @@ from tests.kernels.misses_cases import CASES as MISSES
 from tests.kernels.misses_cases import add_answer_of_qwen3, ask_route_of_qwen3, share_out_of_qwen3
 from tests.kernels.prefetch_cases import CASES as PREFETCH
 
-FAMILIES = (ARGMAX, ATTENTION, EXPERTS, LINEAR, MISSES, PREFETCH)
+FAMILIES = (ARGMAX, ATTENTION, DELTA_RULE, EXPERTS, LINEAR, MISSES, PREFETCH)
 WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
 MAX_SHARED = {(8, 6): 101376, (8, 9): 101376, (9, 0): 232448}  # bytes that one program may ask for
 

@@ -15,12 +15,15 @@ from torch import Tensor
 
 from strata.kernels.argmax.triton import argmax
 from strata.kernels.attention import triton as paged_attention
+from strata.kernels.delta_rule import triton as delta_rule
+from strata.kernels.delta_rule.net import DeltaNet
 from strata.kernels.embedding import triton as embedding
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts import blobs
 from strata.kernels.experts.blob import BlobLayout
 from strata.kernels.layer import (
     AttentionFn,
+    DeltaNetFn,
     Expert,
     ExpertsFn,
     Heads,
@@ -83,6 +86,9 @@ class CudaKernels(Kernels):
 
     def attention(self, heads: Heads) -> AttentionFn:
         return paged_attention.prepare(heads)
+
+    def delta_net(self, net: DeltaNet) -> DeltaNetFn:
+        return delta_rule.prepare(net)
 
     def linear_add(self, matrix: Matrix) -> LinearAddFn:
         dense = Dense([matrix])

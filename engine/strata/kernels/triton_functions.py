@@ -30,6 +30,29 @@ def overlap_launches(EARLY: tl.constexpr):
 
 
 @triton.jit
+def find_tile(
+    starts_ptr,
+    tile,
+    num_seqs,
+    TIMES: tl.constexpr,
+    ROWS: tl.constexpr,
+    LEAVE_DECODING: tl.constexpr,
+    SEQS: tl.constexpr,
+):
+    """Of tiles of ROWS rows, of one sequence each, number ``tile``: its sequence, and its number within that; num_seqs
+    where there are fewer. A sequence has TIMES rows for each of its new tokens (starts: int32 [num_seqs + 1]); none,
+    where LEAVE_DECODING, if it has one new token. SEQS: num_seqs or more, a power of two."""
+    each = tl.arange(0, SEQS)
+    there = each < num_seqs
+    num_new = tl.load(starts_ptr + each + 1, mask=there, other=0) - tl.load(starts_ptr + each, mask=there, other=0)
+    if LEAVE_DECODING:
+        num_new = tl.where(num_new == 1, 0, num_new)
+    tiles_to = tl.cumsum(tl.cdiv(num_new * TIMES, ROWS), 0)
+    seq = tl.sum((tiles_to <= tile).to(tl.int32), 0)
+    return tl.minimum(seq, num_seqs), tile - tl.max(tl.where(tiles_to <= tile, tiles_to, 0), 0)
+
+
+@triton.jit
 def split_pairs(pairs):
     """int64 pairs of activation words -> the words of columns 8i .. 8i+3 and of columns 8i+4 .. 8i+7."""
     return pairs.to(tl.int32), (pairs >> 32).to(tl.int32)

@@ -18,6 +18,7 @@ from strata.kernels.attention.batch import PagedBatch
 from strata.kernels.attention.functions import LOG2E, attend, block_numbers, opened, rotated
 from strata.kernels.attention.tuning import PrefillTuning
 from strata.kernels.layer import Heads, Rotation
+from strata.kernels.triton_functions import find_tile
 
 
 def prefill(
@@ -158,16 +159,9 @@ def attend_kernel(
     kv_head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # the last tiles of a sequence see most: they go first
 
-    each = tl.arange(0, SEQS)
-    there = each < num_seqs
-    num_new = tl.load(starts_ptr + each + 1, mask=there, other=0) - tl.load(starts_ptr + each, mask=there, other=0)
-    if LEAVE_DECODING:
-        num_new = tl.where(num_new == 1, 0, num_new)
-    tiles_to = tl.cumsum(tl.cdiv(num_new * GROUP, ROWS), 0)
-    seq = tl.sum((tiles_to <= tile).to(tl.int32), 0)
+    seq, tile = find_tile(starts_ptr, tile, num_seqs, GROUP, ROWS, LEAVE_DECODING, SEQS)
     if seq >= num_seqs:
         return
-    tile -= tl.max(tl.where(tiles_to <= tile, tiles_to, 0), 0)
     row = tl.load(starts_ptr + seq)
     num_new = tl.load(starts_ptr + seq + 1) - row
     length = tl.load(lengths_ptr + seq)

@@ -1,0 +1,150 @@
+"""The delta rule for sequences with one new token each: one Triton launch a layer.
+
+Grid (value heads, sequences): a program convolves the channels of its head, takes the token into the head's state,
+reads it, and normalises, gates and rounds what it read. Value heads that share a key head convolve its channels each by
+themselves; the new inputs go where none of them reads (``DeltaState``).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from strata.kernels.attention.batch import PagedBatch
+from strata.kernels.delta_rule.functions import gated_norm, log_decay_and_beta, silu, unit
+from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.state import DeltaState
+from strata.kernels.launch import early
+from strata.kernels.rows import QuantizedRows
+from strata.kernels.triton_functions import overlap_launches, store_groups
+
+
+def decode(
+    net: DeltaNet, projected: Tensor, gates: Tensor, state: DeltaState, batch: PagedBatch, out: Tensor | QuantizedRows
+) -> None:
+    """As ``delta_rule.triton`` says; writes the rows of ``out`` whose sequences have one new token."""
+    quantized = isinstance(out, QuantizedRows)
+    decode_kernel[(net.num_value_heads, len(batch.lengths))](
+        projected,
+        gates,
+        net.conv,
+        net.decay,
+        net.dt_bias,
+        net.norm.weight,
+        state.conv,
+        state.recurrent,
+        batch.positions,
+        batch.states,
+        batch.starts if batch.max_query > 1 else None,
+        None if quantized else out,
+        *((out.codes, out.scales, out.sums) if quantized else (None, None, None)),
+        net.norm.eps,
+        KEY_HEADS=net.num_key_heads,
+        VALUE_HEADS=net.num_value_heads,
+        KEY_DIM=net.key_dim,
+        VALUE_DIM=net.value_dim,
+        KERNEL=net.conv.shape[1],
+        RING=state.conv.shape[1],
+        SIGMOID=net.sigmoid_gate,
+        num_warps=8,
+        **early(),
+    )
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "states_ptr", "starts_ptr"])
+def decode_kernel(
+    projected_ptr,  # bf16 [tokens, channels + VALUE_HEADS * VALUE_DIM]
+    gates_ptr,  # float32 [tokens, 2 * VALUE_HEADS]
+    weight_ptr,  # float32 [channels, KERNEL]
+    decay_ptr,  # float32 [VALUE_HEADS], as dt_bias
+    dt_bias_ptr,
+    norm_ptr,  # float32 [VALUE_DIM]
+    ring_ptr,  # bf16 [slots, RING, channels]
+    recurrent_ptr,  # float32 [slots, VALUE_HEADS, KEY_DIM, VALUE_DIM]
+    positions_ptr,  # int64 [tokens]
+    states_ptr,  # int32 [seqs]
+    starts_ptr,  # int32 [seqs + 1] where some sequences have several new tokens: they are left alone; else None
+    out_ptr,  # bf16 [tokens, VALUE_HEADS * VALUE_DIM], or None and instead:
+    codes_ptr,  # int8 [tokens, VALUE_HEADS * VALUE_DIM]
+    scales_ptr,  # float32 [tokens, VALUE_HEADS * VALUE_DIM / 32], as sums
+    sums_ptr,
+    eps,
+    KEY_HEADS: tl.constexpr,
+    VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KERNEL: tl.constexpr,
+    RING: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    SHARING: tl.constexpr = VALUE_HEADS // KEY_HEADS
+    CHANNELS: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM
+    head, seq = tl.program_id(0), tl.program_id(1)
+    row = seq
+    if starts_ptr is not None:
+        row = tl.load(starts_ptr + seq)
+        if tl.load(starts_ptr + seq + 1) - row != 1:
+            return
+    row = row.to(tl.int64)
+    position, slot = tl.load(positions_ptr + row), tl.load(states_ptr + seq).to(tl.int64)
+    keys, values = tl.arange(0, KEY_DIM), tl.arange(0, VALUE_DIM)
+    state_ptr = recurrent_ptr + (slot * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM)
+    state_ptr += keys[:, None] * VALUE_DIM + values[None, :]
+    state = tl.load(state_ptr, mask=(position > 0) & (keys >= 0)[:, None] & (values >= 0)[None, :], other=0.0)
+    decay, dt_bias = tl.load(decay_ptr + head), tl.load(dt_bias_ptr + head)
+    norm = tl.load(norm_ptr + values)
+    overlap_launches(EARLY)
+
+    row_ptr = projected_ptr + row * (CHANNELS + VALUE_HEADS * VALUE_DIM)
+    ring_ptr += slot * (RING * CHANNELS)
+    key_head = head // SHARING
+    first = head % SHARING == 0
+    query = _convolved(
+        row_ptr, weight_ptr, ring_ptr, position, key_head * KEY_DIM + keys, first, CHANNELS, KERNEL, RING
+    )
+    channel = (KEY_HEADS + key_head) * KEY_DIM + keys
+    key = _convolved(row_ptr, weight_ptr, ring_ptr, position, channel, first, CHANNELS, KERNEL, RING)
+    channel = 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + values
+    value = _convolved(row_ptr, weight_ptr, ring_ptr, position, channel, head >= 0, CHANNELS, KERNEL, RING)
+    query, key = unit(query) * KEY_DIM**-0.5, unit(key)
+    log_decay, beta = log_decay_and_beta(gates_ptr, row, row >= 0, decay, dt_bias, head, VALUE_HEADS)
+
+    state *= tl.exp(log_decay)
+    new = beta * (value - tl.sum(state * key[:, None], 0))
+    read = tl.sum(state * query[:, None], 0) + tl.sum(key * query, 0) * new
+    tl.store(state_ptr, state + key[:, None] * new[None, :])
+    gate = tl.load(row_ptr + CHANNELS + head * VALUE_DIM + values).to(tl.float32)
+    out = gated_norm(read, gate, norm, eps, VALUE_DIM, SIGMOID)
+    at = row * (VALUE_HEADS * VALUE_DIM) + head * VALUE_DIM
+    if out_ptr is not None:
+        tl.store(out_ptr + at + values, out.to(tl.bfloat16))
+    else:
+        GROUPS: tl.constexpr = VALUE_DIM // 32
+        group = tl.arange(0, GROUPS)
+        store_groups(tl.reshape(out, (GROUPS, 32)), codes_ptr, scales_ptr, sums_ptr, at // 32 + group, group < GROUPS)
+
+
+@triton.jit
+def _convolved(
+    row_ptr,
+    weight_ptr,
+    ring_ptr,
+    position,
+    channel,
+    keeps,
+    CHANNELS: tl.constexpr,
+    KERNEL: tl.constexpr,
+    RING: tl.constexpr,
+):
+    """silu of the channels' convolution at ``position``, float32; leaves its input in the ring where it ``keeps``."""
+    now = tl.load(row_ptr + channel)
+    tl.store(ring_ptr + position % RING * CHANNELS + channel, now, mask=keeps & (channel >= 0))
+    out = now.to(tl.float32) * tl.load(weight_ptr + channel * KERNEL + KERNEL - 1)
+    for back in tl.static_range(1, KERNEL):
+        before = position - back
+        at = ring_ptr + tl.maximum(before, 0) % RING * CHANNELS + channel
+        known = tl.load(at, mask=(before >= 0) & (channel >= 0), other=0.0).to(tl.float32)
+        out += known * tl.load(weight_ptr + channel * KERNEL + KERNEL - 1 - back)
+    return silu(out)

@@ -1,0 +1,50 @@
+"""Linear attention on an NVIDIA GPU: from the projections to what the output product takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import triton
+from torch import Tensor
+
+from strata.kernels.attention.batch import PagedBatch, StepBatch
+from strata.kernels.delta_rule.decode import decode
+from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.prefill import prefill
+from strata.kernels.delta_rule.state import DeltaState
+from strata.kernels.layer import DeltaNetFn, Inner
+from strata.kernels.quantize.triton import quantize
+from strata.kernels.rows import GROUP, empty_rows, wants_quantized
+
+
+def prepare(net: DeltaNet) -> DeltaNetFn:
+    """The step of one layer: (projected bf16 [tokens, channels + value_heads * value_dim], gates float32 [tokens, 2 *
+    value_heads], states, PagedBatch) -> the heads [tokens, value_heads * value_dim], normalised and gated, quantised
+    where ``wants_quantized``. Heads have 16 dimensions or more, a power of two."""
+    for dims in (net.key_dim, net.value_dim):
+        assert dims == max(16, triton.next_power_of_2(dims)), f"heads of {dims} dimensions are not written for"
+    net = replace(
+        net,
+        conv=net.conv.float().contiguous(),
+        decay=net.decay.float().contiguous(),
+        dt_bias=net.dt_bias.float().contiguous(),
+        norm=replace(net.norm, weight=net.norm.weight.float().contiguous()),
+    )
+
+    def step(projected: Tensor, gates: Tensor, state: DeltaState, batch: StepBatch) -> Inner:
+        assert isinstance(batch, PagedBatch), "these kernels find sequences by where they start"
+        tokens, columns = len(projected), net.value_width
+        if batch.max_query == 1 and wants_quantized(tokens) and net.value_dim % GROUP == 0:
+            rows = empty_rows(tokens, columns, projected.device)
+            decode(net, projected, gates, state, batch, rows)
+            return rows
+        out = torch.empty(tokens, columns, dtype=projected.dtype, device=projected.device)
+        several = len(batch.lengths) > 1
+        if batch.max_query > 1:
+            prefill(net, projected, gates, state, batch, out, leave_decoding=several)
+        if batch.max_query == 1 or several:
+            decode(net, projected, gates, state, batch, out)
+        return quantize(out) if wants_quantized(tokens) else out
+
+    return step
