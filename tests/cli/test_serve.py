@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema_rs
 import openai
 import pytest
 
@@ -88,7 +88,7 @@ def test_a_real_model_answers_in_the_form_that_is_asked(server: Server) -> None:
     }
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
     for choice in answer["choices"]:
-        jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+        jsonschema_rs.validate(schema, json.loads(choice["message"]["content"]))
         content = choice["logprobs"]["content"]
         assert b"".join(bytes(token["bytes"]) for token in content).decode() == choice["message"]["content"]
         assert all(token["logprob"] <= 0 and len(token["top_logprobs"]) == 2 for token in content)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema_rs
 import openai
 import pytest
 
@@ -55,7 +55,7 @@ def test_a_model_that_must_call_a_tool_fills_its_schema(client: openai.OpenAI) -
     (call,) = choice.message.tool_calls or []
     assert call.type == "function"
     arguments = json.loads(call.function.arguments)
-    jsonschema.validate(arguments, SCHEMA)
+    jsonschema_rs.validate(SCHEMA, arguments)
     assert arguments["city"] == "Paris"
 
 
@@ -79,8 +79,8 @@ def test_a_model_that_must_choose_calls_one_of_the_tools(client: openai.OpenAI) 
                 assert piece.function is not None
                 name += piece.function.name or ""
                 arguments += piece.function.arguments or ""
-        jsonschema.validate(
-            json.loads(arguments), SCHEMA if name == "weather" else {"type": "object", "maxProperties": 0}
+        jsonschema_rs.validate(
+            SCHEMA if name == "weather" else {"type": "object", "maxProperties": 0}, json.loads(arguments)
         )
         called.add(name)
     assert called <= {"weather", "now"}
@@ -94,4 +94,4 @@ def test_a_response_calls_the_only_tool(client: openai.OpenAI) -> None:
     )
     (call,) = response.output
     assert call.type == "function_call"
-    jsonschema.validate(json.loads(call.arguments), SCHEMA)
+    jsonschema_rs.validate(SCHEMA, json.loads(call.arguments))

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -98,7 +98,7 @@ def whole(obj: dict[str, Any]) -> dict[str, Any]:
 @parametrized("model")
 def test_models_are_valid(block: Block) -> None:
     obj = whole(yaml.safe_load(block.code))
-    jsonschema.validate(obj["spec"], schema.json_schema(reference.spec()))
+    jsonschema_rs.validate(schema.json_schema(reference.spec()), obj["spec"])
     StrataModel.parse({**obj, "metadata": {"uid": "u", "generation": 1, **obj["metadata"]}})
 
 

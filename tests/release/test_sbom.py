@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from release import inventory, sbom
 
@@ -76,6 +75,8 @@ def test_a_python_package_has_the_licence_that_its_metadata_names(tmp_path: Path
 
 
 def test_the_document_fits_the_schema_and_names_every_package(root: Path) -> None:
+    from cyclonedx.validation.json import JsonStrictValidator  # builds grammars of addresses for a second
+
     packages = [*inventory.debian(root), *inventory.python()]
     text = sbom.document("strata-operator", "1.2.3", DIGEST, packages, time=1_700_000_000)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema_rs
 
 from tests.server.chats import NAMED, NOW, WEATHER, calls_of, chat, prompt_of, refusal
 from tests.server.conftest import Serve, Served, write_store
@@ -38,7 +38,7 @@ def test_a_required_call_names_one_of_the_tools(serve_family: Callable[..., Serv
         ("now", {"zone": 1}, False),
         ("other", {}, False),
     ]:
-        validator = jsonschema.Draft202012Validator(schema)
+        validator = jsonschema_rs.Draft202012Validator(schema)
         assert validator.is_valid({"name": name, "parameters": arguments}) == is_valid, (name, arguments)
 
 
