@@ -46,6 +46,51 @@ def _begin() -> None:
     tl.tensor.__index__ = lambda self: self.handle.data.item()
     # Each sum would be computed again in 64 bits, for an assertion that is made in debugging alone.
     interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    _remember()
+
+
+def _remember() -> None:
+    """Have every operation look up types, shapes and conversions that it would make anew, for most of its time."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    made: dict[tuple[str, ...], Any] = {}
+
+    def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+        """By the types' names: not all have a hash."""
+
+        def look_up(*types: tl.dtype) -> Any:
+            key = (function.__name__, *(each.name for each in types))
+            if key not in made:
+                made[key] = function(*types)
+            return made[key]
+
+        return look_up
+
+    def sizes(type_: tl.dtype) -> tuple[Any, Any]:
+        tensor = object.__new__(tl.tensor)
+        initialise(tensor, None, type_)
+        return tensor.numel, tensor.shape
+
+    def make_tensor(self: tl.tensor, handle: Any, type: tl.dtype) -> None:  # noqa: A002 - Triton's name
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.numel, self.shape = sizes_of(type)
+
+    def convert(values: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: Any) -> Any:
+        """bf16 is the upper half of float32; what is lost is cut off, as Triton does too."""
+        if rounding is None and (source, target) == (tl.float32, tl.bfloat16):
+            return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+        if rounding is None and (source, target) == (tl.bfloat16, tl.float32):
+            return np.ascontiguousarray(values).astype(np.uint32) << 16
+        return convert_any(values, source, target, rounding)
+
+    initialise, convert_any, sizes_of = tl.tensor.__init__, interpreter._convert_float, remembered(sizes)
+    tl.tensor.__init__ = make_tensor
+    tl.block_type.to_ir = lambda self, builder: self
+    tl.block_type.with_element_ty = remembered(tl.block_type.with_element_ty)
+    interpreter._get_np_dtype = remembered(interpreter._get_np_dtype)
+    interpreter._convert_float = convert
 
 
 def _run(work: bytes) -> bytes:
