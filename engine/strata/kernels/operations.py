@@ -12,6 +12,7 @@ from strata.kernels.attention import reference as attention_reference
 from strata.kernels.attention import sdpa
 from strata.kernels.attention.batch import AttentionBatch
 from strata.kernels.clamped_swiglu import reference as clamped_swiglu_reference
+from strata.kernels.delta_rule import cpu as delta_rule_cpu
 from strata.kernels.delta_rule import reference as delta_rule_reference
 from strata.kernels.delta_rule.reference import DeltaRule
 from strata.kernels.embedding import reference as embedding_reference
@@ -68,6 +69,9 @@ REFERENCE = Operations(
 def operations_for(device: torch.device, dtype: torch.dtype) -> Operations:
     """The fastest versions there are for ``device`` and activations in ``dtype``."""
     operations = replace(REFERENCE, paged_attention=sdpa.paged_attention)
-    if device.type == "cpu" and dtype == torch.bfloat16:
+    if device.type != "cpu":
+        return operations
+    operations = replace(operations, delta_rule=delta_rule_cpu.delta_rule)
+    if dtype == torch.bfloat16:
         return replace(operations, linear=linear_cpu.prepare, rms_norm=rms_norm_cpu.prepare)
     return operations
