@@ -26,7 +26,7 @@ def prepare(net: DeltaNet) -> DeltaNetFn:
         assert dims == max(16, triton.next_power_of_2(dims)), f"heads of {dims} dimensions are not written for"
     net = replace(
         net,
-        conv=net.conv.float().contiguous(),
+        conv=net.conv.float().flip(1).T.contiguous(),  # as these kernels read it: [kernel, channels], the newest first
         decay=net.decay.float().contiguous(),
         dt_bias=net.dt_bias.float().contiguous(),
         norm=replace(net.norm, weight=net.norm.weight.float().contiguous()),
