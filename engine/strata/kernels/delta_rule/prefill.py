@@ -27,7 +27,7 @@ from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.launch import capability
 from strata.kernels.triton_functions import find_tile
 
-# One H200, 2026-12-01, Qwen3-Next's heads (16 for keys, 32 for values, 128 wide), 8,192 tokens of one sequence: 1.02 ms.
+# One H200, 2026-12-01, Qwen3-Next's heads (16 for keys, 32 for values, 128 wide), 8,192 tokens of a sequence: 1.02 ms.
 # mix takes 0.20, inner 0.43 (1.43 where all 64 rows of the inverse come one after another), scan 0.22, finish 0.16.
 CHUNK = 64
 VALUES_EACH = 32  # value dimensions of a program of ``scan``
