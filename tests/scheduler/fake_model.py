@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strata.request import FinishReason, GenerationRequest
-from strata.scheduler.batch import Batch
+from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.stopping import finish_reason
 
 VOCAB_SIZE = 50
 EOS = 0
+WRONG_STATE = -1  # drawn for a sequence whose state is not of its tokens
 
 
 def key_value(before: Sequence[int], token_id: int) -> int:
@@ -46,22 +47,36 @@ def run_alone(request: GenerationRequest, max_model_len: int) -> tuple[list[int]
 class PagedRunner:
     """Keeps pretended keys and values in blocks, as a real runner does, and reads all that came before from there.
 
-    A sequence that is given a wrong block, position or token therefore gets a wrong next token.
+    A sequence that is given a wrong block, position or token therefore gets a wrong next token. With ``num_states`` it
+    also keeps a pretended state of each sequence, which has to be of the same tokens.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, num_states: int = 0) -> None:
         self.block_size = block_size
         self.blocks = [[-1] * block_size for _ in range(num_blocks)]
+        self.states: list[list[int]] = [[-1]] * num_states
 
     def run(self, batch: Batch) -> dict[str, int]:
         """The token drawn for each sequence that samples."""
         drawn: dict[str, int] = {}
         for part in batch.sequences:
             cached = [value for block in part.block_ids for value in self.blocks[block]][: part.start]
+            state = self._state_of(part)
             for position, token_id in enumerate(part.token_ids, start=part.start):
                 cached.append(key_value(cached, token_id))
+                state.append(key_value(state, token_id))
                 block, offset = divmod(position, self.block_size)
                 self.blocks[part.block_ids[block]][offset] = cached[-1]
+            if part.state_slot is not None:
+                self.states[part.state_slot] = state
             if part.samples:
-                drawn[part.request_id] = next_token(cached)
+                drawn[part.request_id] = next_token(cached) if state == cached else WRONG_STATE
         return drawn
+
+    def _state_of(self, part: ScheduledSequence) -> list[int]:
+        """What its slot holds; zeros for one that begins, whatever lies there. A model without states sees what it
+        cached."""
+        if not self.states:
+            return [value for block in part.block_ids for value in self.blocks[block]][: part.start]
+        assert part.state_slot is not None
+        return [*self.states[part.state_slot]] if part.start else []

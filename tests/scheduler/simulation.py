@@ -26,8 +26,10 @@ class Simulation:
         max_model_len: int = 40,
         prefix_cache: bool = True,
         ahead: bool = False,
+        num_states: int = 0,
     ) -> None:
-        """``ahead``: a step is planned while the one before it runs, wherever the scheduler can."""
+        """``ahead``: a step is planned while the one before it runs, wherever the scheduler can. ``num_states``: of a
+        model that has some."""
         self.config = config
         self.ahead = ahead
         self.num_ahead = 0  # steps that were
@@ -40,9 +42,10 @@ class Simulation:
             max_model_len=max_model_len,
             eos_token_ids=(EOS,),
             prefix_cache=prefix_cache,
+            num_states=num_states,
             clock=lambda: self.now,
         )
-        self.runner = PagedRunner(num_blocks, block_size)
+        self.runner = PagedRunner(num_blocks, block_size, num_states)
         self.requests: dict[str, GenerationRequest] = {}  # those that were let in
         self.generated: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # num_cached_tokens, from the first output on
@@ -166,6 +169,9 @@ class Simulation:
         names = [part.request_id for part in batch.sequences]
         assert len(set(names)) == len(names)
         assert not self.ended.keys() & set(names), "an ended request runs"
+        slots = [part.state_slot for part in batch.sequences if part.state_slot is not None]
+        assert len(slots) == (len(batch.sequences) if self.runner.states else 0)
+        assert len(set(slots)) == len(slots), "two sequences have one state"
         users = [block for part in batch.sequences for block in part.block_ids]
         for part in batch.sequences:
             tokens = [*self.requests[part.request_id].prompt_token_ids, *self.generated[part.request_id]]

@@ -65,10 +65,20 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 @settings(max_examples=250, deadline=None)
 @given(
-    coming=arrivals(), config=configs(), num_blocks=st.integers(1, 14), prefix_cache=st.booleans(), ahead=st.booleans()
+    coming=arrivals(),
+    config=configs(),
+    num_blocks=st.integers(1, 14),
+    prefix_cache=st.booleans(),
+    ahead=st.booleans(),
+    num_states=st.sampled_from((0, 0, 1, 5)),
 )
 def test_every_request_ends_as_if_alone(
-    coming: list[Arrival], config: SchedulerConfig, num_blocks: int, prefix_cache: bool, ahead: bool
+    coming: list[Arrival],
+    config: SchedulerConfig,
+    num_blocks: int,
+    prefix_cache: bool,
+    ahead: bool,
+    num_states: int,
 ) -> None:
     world = Simulation(
         config,
@@ -77,6 +87,7 @@ def test_every_request_ends_as_if_alone(
         max_model_len=MAX_MODEL_LEN,
         prefix_cache=prefix_cache,
         ahead=ahead,
+        num_states=num_states,
     )
     aborts: dict[int, list[str]] = {}
     last = max(arrival.at_step for arrival in coming)
@@ -107,6 +118,7 @@ def test_every_request_ends_as_if_alone(
     assert world.plan.schedule() is None
     stats = world.plan.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (0, 0, num_blocks)
+    assert (stats.num_used_states, stats.num_total_states) == (0, num_states)
     for name, request in world.requests.items():
         output_ids, reason = world.generated[name], world.ended[name]
         expected = run_alone(request, MAX_MODEL_LEN)
@@ -117,5 +129,5 @@ def test_every_request_ends_as_if_alone(
     for name, num_cached in world.cached.items():
         assert num_cached % 4 == 0
         assert num_cached < len(world.requests[name].prompt_token_ids)
-    if not prefix_cache:
+    if not prefix_cache or num_states:
         assert (stats.num_prefix_hits, stats.num_cached_blocks) == (0, 0)

@@ -14,6 +14,7 @@ class ScheduledSequence:
     0 .. start + len(token_ids) - 1. samples: the logits of the last token are needed, a token is drawn from them.
     source: where the one token is not known yet, the place of its sequence among those that sample in the step before,
     in which it is drawn; token_ids is (0,) then. serial: tells the request from others that had its id before.
+    state_slot: where the states of linear attention are; None for a model without.
     """
 
     request_id: str
@@ -23,6 +24,7 @@ class ScheduledSequence:
     samples: bool
     source: int | None = None
     serial: int = 0
+    state_slot: int | None = None
 
     @property
     def end(self) -> int:

@@ -1,4 +1,4 @@
-"""The KV cache as sequences use it: blocks that come as they grow, and beginnings that they share."""
+"""What sequences have of the caches: KV blocks that come as they grow, beginnings that they share, and a state."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ from collections.abc import Iterable
 
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
+from strata.scheduler.states import StateSlots
 
 
 class SequenceCache:
-    """What each sequence has of the pool. ``share_prefixes``: whether those that begin alike have it together."""
+    """What each sequence has of the pools. ``share_prefixes``: whether those that begin alike have it together.
+    ``num_states``: sequences that may have a state of linear attention; 0: the model has none."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, share_prefixes: bool) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, share_prefixes: bool, num_states: int = 0) -> None:
         self.blocks = BlockManager(num_blocks, block_size)
+        self.states = StateSlots(num_states)
         self.num_queries = 0  # prompt tokens of sequences that began to run
         self.num_hits = 0  # those of them that were there
-        self._share_prefixes = share_prefixes
+        # Whoever passes over computed blocks lacks the state behind them.
+        self._share_prefixes = share_prefixes and not num_states
 
     def blocks_of(self, sequence: Sequence) -> tuple[int, ...]:
         """The blocks that hold its computed tokens, and those of the step."""
         return self.blocks.owned_by(sequence.request_id)
+
+    def state_of(self, sequence: Sequence) -> int | None:
+        """The slot of its state; None where the model has none."""
+        return self.states.owned_by(sequence.request_id)
 
     def num_missing(self, sequence: Sequence) -> int:
         """Blocks that its present tokens take beside those that it has."""
@@ -47,7 +55,9 @@ class SequenceCache:
         return self.blocks.grow(sequence.request_id, num_tokens)
 
     def begin(self, sequence: Sequence) -> None:
-        """It is let in: count its prompt, unless it was let in before."""
+        """It is let in: give it a slot for its state, and count its prompt, unless it was let in before."""
+        if self.states.num_slots:
+            self.states.take(sequence.request_id)
         if self._share_prefixes and not sequence.was_preempted:
             self.num_queries += len(sequence.token_ids)
 
@@ -83,13 +93,15 @@ class SequenceCache:
         sequence.num_computed = end
 
     def free(self, sequence: Sequence) -> None:
-        """Take back its blocks; it has computed nothing then."""
+        """Take back its blocks and its state; it has computed nothing then."""
         self.blocks.free(sequence.request_id)
+        self.states.free(sequence.request_id)
         sequence.num_computed = sequence.num_scheduled = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless each has the blocks that it fills, under the right keys. Between steps."""
         self.blocks.check_integrity()
+        self.states.check_integrity()
         for sequence in sequences:
             owned = self.blocks_of(sequence)
             if len(owned) != self.blocks.blocks_for(max(sequence.num_computed, sequence.num_scheduled)):

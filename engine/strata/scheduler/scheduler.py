@@ -42,7 +42,8 @@ class Scheduler:
     ``schedule_ahead()`` may plan the step after one that still runs.
 
     num_blocks, block_size: the KV pool. max_model_len: tokens of prompt and output together that end a request.
-    prefix_cache: whether requests that begin alike share blocks. clock: seconds, for deadlines, the order of arrival
+    prefix_cache: whether requests that begin alike share blocks. num_states: requests that may have a state of linear
+    attention, and therefore run; 0 for a model that has none. clock: seconds, for deadlines, the order of arrival
     and the time of a step, which lasts from ``schedule()`` to ``update()``. Raises OptionError for limits under which
     nothing could run.
     """
@@ -56,6 +57,7 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: Collection[int],
         prefix_cache: bool = True,
+        num_states: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_config(config)
@@ -63,7 +65,8 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
-        self._cache = SequenceCache(num_blocks, block_size, share_prefixes=prefix_cache)
+        self._max_running = min(config.max_num_seqs, num_states or config.max_num_seqs)
+        self._cache = SequenceCache(num_blocks, block_size, share_prefixes=prefix_cache, num_states=num_states)
         self._chunk = ChunkController(config.decode_latency_seconds, config.step_tokens)
         self._sequences: dict[str, Sequence] = {}  # every request that has not ended
         self._waiting: list[Sequence] = []  # in their order, as are those that run
@@ -101,7 +104,7 @@ class Scheduler:
         insort(self._waiting, sequence, key=_order)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request and free its blocks now; False if it has ended or was never there.
+        """Drop a request and free its blocks and state now; False if it has ended or was never there.
 
         A step that still runs may write to them, and ends before any later one begins.
         """
@@ -214,7 +217,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """How full the scheduler is now."""
-        blocks = self._cache.blocks
+        blocks, states = self._cache.blocks, self._cache.states
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
@@ -227,6 +230,8 @@ class Scheduler:
             max_prefill_tokens=self._chunk.limit,
             waiting_for=self._waiting_for if self._waiting else None,
             step_seconds=self._step_seconds,
+            num_used_states=states.num_used,
+            num_total_states=states.num_slots,
         )
 
     def check_integrity(self) -> None:
@@ -234,6 +239,9 @@ class Scheduler:
         self._cache.check_integrity(self._sequences.values())
         if {*self._running, *self._waiting} != {*self._sequences.values()}:
             raise AssertionError("running and waiting requests are not those in flight")
+        with_state = [sequence for sequence in self._sequences.values() if self._cache.state_of(sequence) is not None]
+        if self._cache.states.num_slots and {*with_state} != {*self._running}:
+            raise AssertionError("requests that have a state are not those that run")
         for line in (self._running, self._waiting):
             if any(first.order >= second.order for first, second in pairwise(line)):
                 raise AssertionError("requests run or wait out of their order")
@@ -256,7 +264,7 @@ class Scheduler:
         return sequence
 
     def _lack_of(self, sequence: Sequence, budget: int) -> WaitReason | None:
-        if len(self._running) >= self._config.max_num_seqs:
+        if len(self._running) >= self._max_running:
             return WaitReason.MAX_NUM_SEQS
         if not budget:
             return WaitReason.PREFILL_BUDGET
@@ -299,7 +307,8 @@ class Scheduler:
         return True
 
     def _preempt(self, last: Sequence) -> None:
-        """Take the last running sequence's blocks; it will be prefilled again, with the output it has got so far."""
+        """Take the last running sequence's blocks and state; it will be prefilled again, with the output it has got so
+        far."""
         self._running.pop()
         self._cache.free(last)
         last.was_preempted = True
@@ -316,8 +325,16 @@ class Scheduler:
         self, sequence: Sequence, token_ids: tuple[int, ...], start: int, *, samples: bool, source: int | None = None
     ) -> ScheduledSequence:
         sequence.num_scheduled = start + len(token_ids)
-        block_ids = self._cache.blocks_of(sequence)
-        return ScheduledSequence(sequence.request_id, token_ids, start, block_ids, samples, source, sequence.serial)
+        return ScheduledSequence(
+            sequence.request_id,
+            token_ids,
+            start,
+            self._cache.blocks_of(sequence),
+            samples,
+            source,
+            sequence.serial,
+            self._cache.state_of(sequence),
+        )
 
     def _found(self, part: ScheduledSequence) -> Sequence | None:
         """The sequence of a part; None if it has ended since."""

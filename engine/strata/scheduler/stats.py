@@ -29,6 +29,8 @@ class SchedulerStats:
     max_prefill_tokens: int = 0  # prompt tokens that may run beside decoding sequences now
     waiting_for: WaitReason | None = None  # None when no request waits
     step_seconds: float = 0.0  # that all steps took, each from its plan to its tokens
+    num_used_states: int = 0  # slots of states of linear attention that requests have
+    num_total_states: int = 0  # 0 for a model without
 
     @property
     def num_used_blocks(self) -> int:
