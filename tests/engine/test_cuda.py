@@ -47,7 +47,7 @@ def run(checkpoint: Path, dtype: str, device: str, compute_dtype: torch.dtype) -
     store = Store.open(resolve(str(checkpoint), dtype, checkpoint.parent / "cache"))
     runner = Runner.load(store, config(store.path, dtype, device), compute_dtype=compute_dtype)
     assert runner.device.type == device
-    runner.pool.tensor.fill_(1000.0)  # what is seen before it was written shows
+    runner.caches.kv.tensor.fill_(1000.0)  # what is seen before it was written shows
 
     def part(name: str, start: int, end: int) -> ScheduledSequence:
         blocks = TABLES[name][: -(-end // runner.block_size)]

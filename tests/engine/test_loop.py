@@ -286,6 +286,28 @@ def test_a_step_that_began_with_another_token_is_run_again(store: Path, monkeypa
     assert outputs() == expected
 
 
+@pytest.mark.parametrize(("can_repeat", "num_steps"), [(True, 9), (False, 8)])
+def test_a_step_that_cannot_be_repeated_begins_with_tokens_that_are_sure(
+    store: Path, monkeypatch: pytest.MonkeyPatch, can_repeat: bool, num_steps: int
+) -> None:
+    """The first look is always wrong once for a request; states move on with each run."""
+    monkeypatch.setattr(filters, "LOOKS", (2,))
+    monkeypatch.setattr(Runner, "runs_ahead", True)
+    monkeypatch.setattr(Runner, "can_repeat", can_repeat)
+    loop = float32.load(config(store))
+    loop._sampler._draws_at_once = True
+    run_step, steps = loop._runner.run, list[int]()
+
+    def counted(*given: Any) -> Any:
+        steps.append(1)
+        return run_step(*given)
+
+    monkeypatch.setattr(loop._runner, "run", counted)
+    loop.add(request(1, max_tokens=8, temperature=1.5, seed=1, top_p=0.99, ignore_eos=True))
+    tokens, _ = run(loop)["r1"]
+    assert (len(tokens), len(steps)) == (8, num_steps)
+
+
 def test_a_token_outside_of_the_vocabulary_is_refused(store: Path) -> None:
     loop = float32.load(config(store))
     for token_id in (-1, CONFIG["vocab_size"]):

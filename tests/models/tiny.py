@@ -11,11 +11,11 @@ from torch import Tensor
 
 from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_config
 from strata.kernels.select import kernels_for
-from strata.memory.kv import KVPool
 from strata.models import registry
 from strata.plan.memory import DeviceMemory, plan_memory
 from strata.quant import QuantizedTensor
 from strata.runner.device import Device
+from strata.runner.load import make_caches
 from strata.runner.runner import Runner
 from strata.scheduler.batch import Batch, ScheduledSequence
 
@@ -83,10 +83,8 @@ def runner_of(
     )
     moved = {name: _move(weight, where) for name, weight in tensors.items()}
     model = registry.build(config, moved, kernels_for(where, dtype), plan.max_model_len)
-    pool = KVPool(
-        config.num_layers, plan.num_blocks + 1, BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype, where
-    )
-    return Runner(model, config.vocab_size, Device(where, device), plan, pool)
+    opened = Device(where, device)
+    return Runner(model, config.vocab_size, opened, plan, make_caches(plan, opened, dtype))
 
 
 def _move(weight: Any, device: torch.device) -> Any:

@@ -112,7 +112,7 @@ def test_all_ways_decode_one_text_that_does_not_repeat_itself() -> None:
         logits[0, 7], logits[0, 8] = 1.0, torch.nan
         return StepResult(logits, torch.tensor([7]))
 
-    mine: Any = SimpleNamespace(_graphs=None, max_model_len=16, block_size=4, check=lambda: None, run=run)
+    mine: Any = SimpleNamespace(_graphs=None, max_model_len=16, block_size=4, num_states=0, check=lambda: None, run=run)
     Runner.choose_way(mine, tier, DeviceConfig(), lambda: None)
     longest = max(texts, key=len)
     assert len(longest) == 16
@@ -124,7 +124,7 @@ def test_all_ways_decode_one_text_that_does_not_repeat_itself() -> None:
 
 def test_each_way_runs_the_steps_that_were_captured_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, captures = FakeTier(), list[Way]()
-    mine: Any = SimpleNamespace(_graphs=None, max_model_len=8, check=lambda: None)
+    mine: Any = SimpleNamespace(_graphs=None, max_model_len=8, num_states=0, check=lambda: None)
 
     def capture() -> None:
         captures.append(tier.begun[-1])

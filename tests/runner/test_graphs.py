@@ -41,11 +41,11 @@ class World:
             KVPool(2, NUM_BLOCKS + 1, BLOCK, config.num_kv_heads, config.head_dim, torch.float32, torch.device("cpu"))
             for _ in range(2)
         ]
-        lengths, cpu = (MAX_LEN, BLOCK, NUM_BLOCKS), torch.device("cpu")
+        lengths, cpu = (MAX_LEN, BLOCK, NUM_BLOCKS, None), torch.device("cpu")
         decode = DecodeInputs(max(sizes), 6, *lengths, cpu), sizes
         prompts = (MixedInputs(max(mixed), 6, *lengths, cpu), mixed) if mixed else None
         self.captured = 0
-        self.graphs = StepGraphs(self.model, self.pools[0], decode, prompts, self.capture)
+        self.graphs = StepGraphs(self.model, self.pools[0].layers, decode, prompts, self.capture)
 
     def capture(self, step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         self.captured += 1

@@ -29,9 +29,9 @@ def test_only_the_spare_block_is_written() -> None:
     model = tiny.hf_llama(num_hidden_layers=1)
     runner = tiny.runner_of(tiny.model_config(model), tiny.checkpoint(model), max_model_len=40)
     spare = runner.num_blocks
-    assert len(runner.pool.layers[0]) == spare + 1
+    assert len(runner.caches.kv.layers[0]) == spare + 1
     seen: list[tuple[int, int]] = []
     runner.warm_up(50, lambda *now: seen.append(now))
-    assert not torch.count_nonzero(runner.pool.tensor[:, :spare])
-    assert torch.count_nonzero(runner.pool.tensor[:, spare])
+    assert not torch.count_nonzero(runner.caches.kv.tensor[:, :spare])
+    assert torch.count_nonzero(runner.caches.kv.tensor[:, spare])
     assert seen[-1] == (2 * (2 + 4 + 8 + 16 + 32 + 50),) * 2

@@ -120,7 +120,7 @@ def measure(
     ran = _decode(loaded, batch_size, prompt_tokens, output_tokens, progress)
     model, parts = loaded.store.model_config, parts_of(loaded.store)
     context = prompt_tokens + 1 + WARM_UP + output_tokens // 2
-    element_bytes = loaded.runner.pool.tensor.element_size()
+    element_bytes = loaded.runner.caches.kv.tensor.element_size()
     step = step_bytes(model, parts, context=context, num_seqs=batch_size, element_bytes=element_bytes)
     moved = _moved(ran, step, setting, output_tokens)
     hits = setting.vram if moved.hit_ratio is None else moved.hit_ratio

@@ -99,18 +99,19 @@ def parts_of(store: Store) -> WeightParts:
 
 
 def together(runner: Runner, token_ids: Sequence[Sequence[int]], start: int, max_len: int) -> Batch:
-    """A step of sequences of equal length, each in KV blocks of its own for ``max_len`` tokens; ``start`` is the
-    position of each one's first token."""
+    """A step of sequences of equal length, each in KV blocks of its own for ``max_len`` tokens, and with a state of its
+    own; ``start`` is the position of each one's first token."""
     from strata.scheduler.batch import Batch, ScheduledSequence
 
     own = -(-max_len // runner.block_size)
     num_blocks = -(-(start + len(token_ids[0])) // runner.block_size)
-    return Batch(
-        tuple(
-            ScheduledSequence(str(i), tuple(ids), start, tuple(range(i * own, i * own + num_blocks)), samples=True)
-            for i, ids in enumerate(token_ids)
-        )
-    )
+
+    def part(i: int, ids: Sequence[int]) -> ScheduledSequence:
+        blocks = tuple(range(i * own, i * own + num_blocks))
+        state = i if runner.num_states else None
+        return ScheduledSequence(str(i), tuple(ids), start, blocks, samples=True, state_slot=state)
+
+    return Batch(tuple(part(i, ids) for i, ids in enumerate(token_ids)))
 
 
 def table(rows: Mapping[str, str]) -> tuple[str, ...]:

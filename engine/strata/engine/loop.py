@@ -77,6 +77,7 @@ class EngineLoop:
             max_model_len=runner.max_model_len,
             eos_token_ids=self.ready.eos_token_ids,
             prefix_cache=config.cache.prefix_cache,
+            num_states=runner.num_states,
         )
 
     @property
@@ -156,14 +157,18 @@ class EngineLoop:
         return _Step(batch, self._runner.run(batch, feed), request_ids, self._sampler.states(request_ids))
 
     def _draw(self, step: _Step) -> Drawn:
-        """The step's tokens. Before it waits for them it gives the device the next step, if that can be."""
+        """The step's tokens. Before it waits for them it gives the device the next step, if that can be; where a step
+        cannot be repeated, and its tokens may turn out to be others, right after that."""
         if not step.request_ids:
             return Drawn()
         drawing = self._sampler.begin(step.result.logits, step.requests, step.result.best)
+        drawn = None if drawing.is_sure or self._runner.can_repeat else self._sampler.finish(drawing)
         if self._runner.runs_ahead:
             following = self._scheduler.schedule_ahead(step.batch)
             if following is not None:
                 self._ahead = self._launch(following, drawing.token_ids)
+        if drawn is not None:
+            return drawn
         drawn = self._sampler.finish(drawing)
         if drawing.was_wrong and self._ahead is not None:  # it began with another token
             self._ahead = self._launch(self._ahead.batch, drawing.token_ids)

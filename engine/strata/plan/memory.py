@@ -74,6 +74,11 @@ class MemoryPlan:
     num_states: int  # sequences that have a state at once; 0 where no layer has linear attention
 
     @property
+    def spare_state(self) -> int | None:
+        """The slot for what fills up a step, behind those of sequences; None where there are none."""
+        return self.num_states or None
+
+    @property
     def states_bytes(self) -> int:
         """Of linear attention, for all sequences that may run together."""
         return self.num_states * state_bytes(self.model, self.element_bytes)

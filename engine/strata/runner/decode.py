@@ -15,7 +15,7 @@ class DecodeInputs:
     """Tensors for up to ``max_rows`` sequences with one new token each; ``write`` fills them for a step in one copy.
 
     Rows behind the last sequence see nothing and write their keys and values to the spare block, which no sequence
-    has.
+    has, and a state to the spare slot.
     """
 
     def __init__(
@@ -25,16 +25,19 @@ class DecodeInputs:
         max_model_len: int,
         block_size: int,
         spare_block: int,
+        spare_state: int | None,
         device: torch.device,
     ) -> None:
-        """``max_fed``: tokens that any step draws, at most."""
+        """``max_fed``: tokens that any step draws, at most. ``spare_state``: None for a model without states."""
         self._block_size = block_size
         self._spare_slot = spare_block * block_size
+        self._spare_state = spare_state
         self._device = device
         self._tables = BlockTables(max_rows, max_model_len, block_size)
-        # What comes from the host: token ids, positions, slots and sources; lengths; tables. In this order all are
-        # aligned, and one copy takes the front.
-        self._sizes = (4 * 8 * max_rows, 4 * max_rows, self._tables.num_bytes)
+        # What comes from the host: token ids, positions, slots and sources; lengths and slots of states; tables. In
+        # this order all are aligned, and one copy takes the front.
+        num_narrow = 1 if spare_state is None else 2
+        self._sizes = (4 * 8 * max_rows, num_narrow * 4 * max_rows, self._tables.num_bytes)
         self._tables_at = self._sizes[0] + self._sizes[1]
         fed_bytes = 8 * max_fed
         static = torch.zeros(fed_bytes + sum(self._sizes), dtype=torch.uint8, device=device)
@@ -42,9 +45,10 @@ class DecodeInputs:
         # Fed tokens and the host's in one row, so that one gather takes either.
         self._tokens = static[: fed_bytes + 8 * max_rows].view(torch.int64)
         self._fed = self._tokens[:max_fed]
-        wide, lengths, tables = self._from_host.split(self._sizes)
+        wide, narrow, tables = self._from_host.split(self._sizes)
         _, self._positions, self._slots, self._sources = wide.view(torch.int64).view(4, max_rows).unbind(0)
-        self._lengths = lengths.view(torch.int32)
+        self._lengths, *states = narrow.view(torch.int32).view(num_narrow, max_rows).unbind(0)
+        self._states = states[0] if states else None
         self._device_tables = tables.view(torch.int32).view(max_rows, -1)
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
 
@@ -61,6 +65,7 @@ class DecodeInputs:
             self._lengths[:num_rows],
             self._starts[: num_rows + 1],
             max_query=1,
+            states=None if self._states is None else self._states[:num_rows],
         )
 
     def write(self, batch: Batch, num_rows: int, feed: Tensor | None = None) -> None:
@@ -86,9 +91,12 @@ class DecodeInputs:
         sources[:num_seqs] = [
             max_fed + row if sequence.source is None else sequence.source for row, sequence in enumerate(sequences)
         ]
-        lengths = host[self._sizes[0] : self._tables_at].view(np.int32)
-        lengths[num_seqs:num_rows] = 0
-        lengths[:num_seqs] = positions[:num_seqs] + 1
+        narrow = host[self._sizes[0] : self._tables_at].view(np.int32).reshape(-1, wide.shape[1])
+        narrow[0, num_seqs:num_rows] = 0
+        narrow[0, :num_seqs] = positions[:num_seqs] + 1
+        if self._states is not None:
+            narrow[1, num_seqs:num_rows] = self._spare_state
+            narrow[1, :num_seqs] = [sequence.state_slot for sequence in sequences]
         if with_tables:
             host[self._tables_at :].view(np.int32)[:] = self._tables.first(num_seqs)
         if feed is not None:

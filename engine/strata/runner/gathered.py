@@ -11,7 +11,7 @@ from torch import Tensor
 
 from strata.kernels.attention.batch import AttentionBatch, AttentionGroup
 from strata.plan.memory import MAX_GATHERED_POSITIONS
-from strata.runner.pack import Packer
+from strata.runner.pack import Packer, pack_states
 from strata.scheduler.batch import Batch, ScheduledSequence
 
 # Decoding sequences share one attention call, padded to the longest, while that reads at most this many times the
@@ -29,6 +29,7 @@ class Gathered:
         self._starts = packer.add(
             [0, *accumulate(len(sequence.token_ids) for sequence in batch.sequences)], torch.int32
         )
+        self._states = pack_states(batch, packer)
         self._groups: dict[int | None, list[_Group]] = {}
         for window in set(self._narrowed.values()):
             seen = [_Seen.of(sequence, window, block_size) for sequence in batch.sequences]
@@ -40,7 +41,8 @@ class Gathered:
             window: tuple(_build(groups, tensors, positions, window, dtype)) for window, groups in self._groups.items()
         }
         groups = {window: built[narrow] for window, narrow in self._narrowed.items()}
-        return AttentionBatch(positions, slots, tensors[self._starts], groups)
+        states = None if self._states is None else tensors[self._states]
+        return AttentionBatch(positions, slots, tensors[self._starts], groups, states)
 
 
 @dataclass(frozen=True, slots=True)

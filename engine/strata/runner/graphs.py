@@ -10,7 +10,7 @@ from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
 from strata.kernels.capture import Capture
-from strata.memory.kv import KVPool
+from strata.kernels.delta_rule.state import DeltaState
 from strata.models.decoder import Decoder
 from strata.runner.decode import DecodeInputs
 from strata.runner.mixed import MixedInputs
@@ -40,18 +40,18 @@ class StepGraphs:
     def __init__(
         self,
         model: Decoder,
-        pool: KVPool,
+        caches: Sequence[Tensor | DeltaState],
         decode: tuple[DecodeInputs, Sequence[int]],
         mixed: tuple[MixedInputs, Sequence[int]] | None,
         capture: Capture,
     ) -> None:
-        """``decode``: inputs and batch sizes of steps in which every sequence has one new token, and samples.
-        ``mixed``: inputs and numbers of tokens of all others; None where these cannot be captured. Nothing is captured
-        yet."""
+        """``caches``: one a layer. ``decode``: inputs and batch sizes of steps in which every sequence has one new
+        token, and samples. ``mixed``: inputs and numbers of tokens of all others; None where these cannot be captured.
+        Nothing is captured yet."""
         self._model = model
 
         def layers(inputs: Inputs, size: int) -> Tensor:
-            return model.forward(inputs.token_ids(size), inputs.seen(size), pool.layers)
+            return model.forward(inputs.token_ids(size), inputs.seen(size), caches)
 
         def announce() -> None:
             if model.tier is not None:

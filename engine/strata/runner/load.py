@@ -1,4 +1,4 @@
-"""What a runner is made of: where experts go, the model, its KV cache, its graphs."""
+"""What a runner is made of: where experts go, the model, its caches, its graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from strata.errors import HardwareError
 from strata.experts.place import blob_tier, reads_blobs
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
+from strata.memory.caches import Caches
 from strata.memory.kv import KVPool
+from strata.memory.states import StatePool
 from strata.models import registry
 from strata.models.decoder import Decoder
 from strata.plan.capture import capture_sizes, mixed_sizes
@@ -75,34 +77,39 @@ def load_model(
     return model, used_bytes(device) - used_before
 
 
-def make_pool(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> KVPool:
-    """The KV cache, as large as planned, zeroed."""
-    model = plan.model
+def make_caches(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> Caches:
+    """KV cache and states, as large as planned, zeroed, each with a spare block or slot for what fills up a step."""
+    model, where = plan.model, device.torch_device
     with out_of_memory(device):
-        return KVPool(
-            model.num_layers,
-            plan.num_blocks + 1,  # a spare one, for what fills up a step
+        kv = KVPool(
+            model.num_kv_layers,
+            plan.num_blocks + 1,
             plan.block_size,
             model.num_kv_heads,
             model.head_dim,
             dtype,
-            device.torch_device,
+            where,
         )
+        states = None
+        if model.linear_attention is not None:
+            num_layers = sum(model.linear_layers)
+            states = StatePool(model.linear_attention, num_layers, plan.num_states + 1, dtype, where)
+    return Caches(model.linear_layers, kv, states)
 
 
 @torch.inference_mode()
 def capture_steps(
-    model: Decoder, pool: KVPool, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
+    model: Decoder, caches: Caches, plan: MemoryPlan, device: Device, max_num_seqs: int, progress: Progress
 ) -> StepGraphs:
     """Steps as graphs, those of up to ``max_num_seqs`` sequences and as many more as the tier of experts allows."""
-    lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks), device.torch_device
+    lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks, plan.spare_state), device.torch_device
     most = None if model.tier is None else model.tier.max_captured
     sizes = capture_sizes(max_num_seqs if most is None else min(max_num_seqs, most))
     decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where), sizes
     mixed = None
     if most is None and (larger := mixed_sizes(plan.step_tokens, plan.max_model_len)):
         mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where), larger
-    graphs = StepGraphs(model, pool, decode, mixed, on_card(where))
+    graphs = StepGraphs(model, caches.layers, decode, mixed, on_card(where))
     with out_of_memory(device):
         graphs.capture(progress)
     return graphs

@@ -17,8 +17,8 @@ class MixedInputs:
     """Tensors for up to ``max_tokens`` new tokens of up to ``max_seqs`` sequences; ``write`` fills them for a step in
     one copy.
 
-    What is left of a step's tokens is a prompt of nobody in the spare block, which no sequence has; sequences that a
-    step has less than ``max_seqs`` have no new tokens in it.
+    What is left of a step's tokens is a prompt of nobody in the spare block, which no sequence has, and with the spare
+    state; sequences that a step has less than ``max_seqs`` have no new tokens in it.
     """
 
     def __init__(
@@ -28,19 +28,21 @@ class MixedInputs:
         max_model_len: int,
         block_size: int,
         spare_block: int,
+        spare_state: int | None,
         device: torch.device,
     ) -> None:
-        """``max_tokens`` is ``max_model_len`` at most."""
+        """``max_tokens`` is ``max_model_len`` at most. ``spare_state``: None for a model without states."""
         assert max_tokens <= max_model_len, "the rest of a step is one sequence"
         self._block_size = block_size
         self._device = device
         self.max_seqs = max_seqs
         self._tables = BlockTables(max_seqs + 1, max_model_len, block_size)
         self._nobodys = (spare_block,) * self._tables.width
+        self._spare_state = spare_state
         # What comes from the host, 8 bytes each: token ids, positions, slots, sources, rows that are sampled; 4 bytes:
-        # lengths, starts; tables. In this order all are aligned, and one copy takes the front.
+        # lengths, starts, slots of states; tables. In this order all are aligned, and one copy takes the front.
         self._wide = (max_tokens,) * 4 + (max_seqs,)
-        self._narrow = (max_seqs + 1, max_seqs + 2)
+        self._narrow = (max_seqs + 1, max_seqs + 2, 0 if spare_state is None else max_seqs + 1)
         self._tables_at = 8 * sum(self._wide) + 4 * sum(self._narrow)
         fed_bytes = 8 * self.max_seqs
         static = torch.zeros(fed_bytes + self._tables_at + self._tables.num_bytes, dtype=torch.uint8, device=device)
@@ -50,7 +52,7 @@ class MixedInputs:
         wide = self._from_host[: 8 * sum(self._wide)].view(torch.int64)
         _, self._positions, self._slots, self._sources, self._sampled = wide.split(self._wide)
         narrow = self._from_host[8 * sum(self._wide) : self._tables_at].view(torch.int32)
-        self._lengths, self._starts = narrow.split(self._narrow)
+        self._lengths, self._starts, self._states = narrow.split(self._narrow)
         self._device_tables = self._from_host[self._tables_at :].view(torch.int32).view(max_seqs + 1, -1)
 
     def token_ids(self, num_tokens: int) -> Tensor:
@@ -66,6 +68,7 @@ class MixedInputs:
             self._lengths,
             self._starts,
             max_query=num_tokens,
+            states=None if self._spare_state is None else self._states,
         )
 
     def sampled(self, batch: Batch) -> Tensor:
@@ -87,7 +90,7 @@ class MixedInputs:
         host = packed.numpy()
         wide = np.split(host[: 8 * sum(self._wide)].view(np.int64), np.cumsum(self._wide)[:-1])
         token_ids, positions, slots, sources, sampled = wide
-        lengths, starts = np.split(
+        lengths, starts, states = np.split(
             host[8 * sum(self._wide) : self._tables_at].view(np.int32), np.cumsum(self._narrow)[:-1]
         )
         begin = 0
@@ -110,6 +113,9 @@ class MixedInputs:
         starts[: len(ends) + 1] = (0, *ends)
         lengths[:] = 0
         lengths[: len(sequences) + 1] = [*(sequence.end for sequence in sequences), rest]
+        if self._spare_state is not None:
+            states[:] = self._spare_state
+            states[: len(sequences)] = [sequence.state_slot for sequence in sequences]
         if with_tables:
             host[self._tables_at :].view(np.int32)[:] = self._tables.first(num_rows)
         if feed is not None:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from strata.scheduler.batch import Batch
+
 
 class Packer:
     """Lists of integers that become views of one tensor; through pinned memory to a card, so that the host goes on."""
@@ -31,3 +33,12 @@ class Packer:
             part.view(dtype).copy_(torch.as_tensor(values, dtype=dtype))
         moved = dict(zip(order, packed.to(device, non_blocking=True).split(sizes), strict=True))
         return tuple(moved[i].view(dtype) for i, (dtype, _) in enumerate(self._lists))
+
+
+def pack_states(batch: Batch, packer: Packer) -> int | None:
+    """The place of the slots of the sequences' states, int32; None for a model without."""
+    slots = [sequence.state_slot for sequence in batch.sequences if sequence.state_slot is not None]
+    if not slots:
+        return None
+    assert len(slots) == len(batch.sequences), "some of the sequences have a state and some not"
+    return packer.add(slots, torch.int32)

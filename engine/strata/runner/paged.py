@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
-from strata.runner.pack import Packer
+from strata.runner.pack import Packer, pack_states
 from strata.scheduler.batch import Batch
 
 
@@ -30,8 +30,12 @@ class Paged:
         self._tables = packer.add(table, torch.int32)
         self._lengths = packer.add([sequence.end for sequence in sequences], torch.int32)
         self._starts = packer.add([0, *accumulate(num_tokens)], torch.int32)
+        self._states = pack_states(batch, packer)
 
     def build(self, tensors: Sequence[Tensor], positions: Tensor, slots: Tensor, dtype: torch.dtype) -> PagedBatch:
         """``tensors``: what the packer gave. Nothing is masked by numbers, so ``dtype`` is not asked for."""
         tables = tensors[self._tables].view(self._num_seqs, -1)
-        return PagedBatch(positions, slots, tables, tensors[self._lengths], tensors[self._starts], self._max_query)
+        states = None if self._states is None else tensors[self._states]
+        return PagedBatch(
+            positions, slots, tables, tensors[self._lengths], tensors[self._starts], self._max_query, states
+        )

@@ -17,7 +17,7 @@ from strata.experts.counts import ExpertStats
 from strata.experts.tier import Tier
 from strata.experts.ways import Way
 from strata.kernels.select import kernels_for
-from strata.memory.kv import KVPool
+from strata.memory.caches import Caches
 from strata.models.decoder import Decoder
 from strata.plan.memory import MemoryPlan, budget_table, plan_memory
 from strata.plan.placement import ExpertPlacement
@@ -25,7 +25,7 @@ from strata.runner.contest import MAX_STEPS, keep_fastest
 from strata.runner.device import Device, device_memory, open_device, out_of_memory
 from strata.runner.graphs import StepGraphs
 from strata.runner.inputs import build_inputs
-from strata.runner.load import capture_steps, load_model, make_pool, place_experts
+from strata.runner.load import capture_steps, load_model, make_caches, place_experts
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import decode_step, warm_up_steps
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Runner:
-    """A model on its device, with its KV cache."""
+    """A model on its device, with its caches."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Runner:
         vocab_size: int,
         device: Device,
         plan: MemoryPlan,
-        pool: KVPool,
+        caches: Caches,
         tuners: ThreadTuners | None = None,
         graphs: StepGraphs | None = None,
         placement: ExpertPlacement | None = None,
@@ -58,7 +58,7 @@ class Runner:
         self.device = device.torch_device
         self.device_name = device.name
         self.plan = plan
-        self.pool = pool
+        self.caches = caches
         self.placement = placement
         self.calibration: Calibration | None = None  # of the experts' tier
         self.way: Way | None = None  # to missing experts; None: none is ever missing
@@ -75,7 +75,7 @@ class Runner:
         *,
         compute_dtype: torch.dtype = torch.bfloat16,
     ) -> Runner:
-        """Open the device, load the weights, and give the KV cache what is left (``plan.memory``).
+        """Open the device, load the weights, and give states and KV cache what is left (``plan.memory``).
 
         progress: called with the bytes of the phases "load" and "prepare", in which kernels re-order the weights; on a
         card also with the tokens of "capture", in which steps become CUDA graphs, and "warm up", in which the kernels
@@ -110,7 +110,7 @@ class Runner:
         # as used by others, so that what is logged is what was planned.
         taken = max(taken, weight_bytes) if device.type == "cuda" else weight_bytes
         final = plan(taken, taken)
-        pool = make_pool(final, device, compute_dtype)
+        caches = make_caches(final, device, compute_dtype)
         for line in budget_table(final):
             logger.info("%s", line)
         if placement is not None and not placement.is_resident:
@@ -118,11 +118,11 @@ class Runner:
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
-        runner = cls(model, store.model_config.vocab_size, device, final, pool, tuners, placement=placement)
+        runner = cls(model, store.model_config.vocab_size, device, final, caches, tuners, placement=placement)
 
         def capture(max_num_seqs: int, progress: Progress = lambda done, total: None) -> None:
             if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
-                runner._graphs = capture_steps(model, pool, final, device, max_num_seqs, progress)
+                runner._graphs = capture_steps(model, caches, final, device, max_num_seqs, progress)
 
         if model.tier is not None:
             with out_of_memory(device):
@@ -145,6 +145,11 @@ class Runner:
         return self.plan.block_size
 
     @property
+    def num_states(self) -> int:
+        """Sequences that may have a state of linear attention; 0 for a model without."""
+        return self.plan.num_states
+
+    @property
     def max_model_len(self) -> int:
         return self.plan.max_model_len
 
@@ -156,6 +161,11 @@ class Runner:
     def runs_ahead(self) -> bool:
         """Whether ``run`` returns before the step is done, so that the next one may be prepared meanwhile."""
         return self.device.type == "cuda"
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether a step may run once more with other tokens: keys and values are written over, states are not."""
+        return not self.num_states
 
     def run(self, batch: Batch, feed: Tensor | None = None) -> StepResult:
         """One step; the device may still run it when this returns. ``feed``: int64, the tokens that the step before
@@ -193,7 +203,8 @@ class Runner:
 
     def warm_up(self, max_tokens: int, progress: Progress) -> None:
         """Run steps of up to ``max_tokens`` tokens. progress: called with the tokens that ran, and with all."""
-        steps = list(warm_up_steps(max_tokens, self.max_model_len, self.block_size, self.num_blocks))
+        plan = self.plan
+        steps = list(warm_up_steps(max_tokens, plan.max_model_len, plan.block_size, plan.num_blocks, plan.spare_state))
         took = counter(sum(step.num_tokens for step in steps), progress)
         for step in steps:
             self.run(step).best.tolist()  # waits for the device
@@ -220,9 +231,10 @@ class Runner:
             tier.begin(way)
 
         text, generator = [0], torch.Generator().manual_seed(0)
+        first_state = 0 if self.num_states else None
 
         def decode(step: int) -> None:
-            result = self.run(decode_step(text[step], step, self.block_size))
+            result = self.run(decode_step(text[step], step, self.block_size, first_state))
             if step + 1 == len(text):
                 text.append(_draw(result.logits[0], generator))
             else:
@@ -241,12 +253,12 @@ class Runner:
             batch,
             self.block_size,
             self.device,
-            self.pool.tensor.dtype,
+            self.caches.kv.tensor.dtype,
             self.model.windows,
             reads_pages=self.model.reads_pages,
             feed=feed,
         )
-        hidden = self.model.forward(inputs.token_ids, inputs.attention, self.pool.layers)
+        hidden = self.model.forward(inputs.token_ids, inputs.attention, self.caches.layers)
         return hidden, inputs.sampled, inputs.num_sampled
 
 

@@ -86,6 +86,11 @@ class Drawing:
     drawn: Drawn | Received | Unsure
     was_wrong: bool = False
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether ``finish`` finds the same tokens."""
+        return not isinstance(self.drawn, Unsure)
+
 
 class Sampler:
     """Draws the next token of each request by its own parameters.

@@ -83,14 +83,16 @@ def step(
 
 
 def _parts(starts: list[int]) -> Iterator[tuple[int, int, int, slice]]:
-    """(first sequence, sequences, tokens of each, rows): neighbours with one token each together, every chunk alone."""
+    """(first sequence, sequences, tokens of each, rows): neighbours with one token each together, every chunk alone; a
+    sequence without tokens is left out."""
     first = 0
     while first < len(starts) - 1:
         last = first + 1
         tokens = starts[last] - starts[first]
         while tokens == 1 and last < len(starts) - 1 and starts[last + 1] - starts[last] == 1:
             last += 1
-        yield first, last - first, tokens, slice(starts[first], starts[last])
+        if tokens:
+            yield first, last - first, tokens, slice(starts[first], starts[last])
         first = last
 
 

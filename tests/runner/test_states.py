@@ -1,0 +1,137 @@
+"""States of linear attention from step to step: each sequence finds its own, whatever runs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from strata.kernels.attention.batch import PagedBatch
+from strata.runner.decode import DecodeInputs
+from strata.runner.graphs import StepGraphs
+from strata.runner.inputs import build_inputs
+from strata.runner.mixed import MixedInputs
+from strata.runner.runner import Runner
+from strata.runner.step import StepResult
+from strata.scheduler.batch import Batch, ScheduledSequence
+from tests.models import tiny
+from tests.runner import hybrid
+
+BLOCKS_OF_ONE = hybrid.MAX_LEN // hybrid.BLOCK
+
+
+def text(number: int, length: int) -> tuple[int, ...]:
+    return tuple((31 * number + 7 * i + i * i) % hybrid.VOCAB for i in range(length))
+
+
+def part(number: int, start: int, end: int) -> ScheduledSequence:
+    """Of a sequence with blocks and a slot of its own."""
+    blocks = tuple(range(number * BLOCKS_OF_ONE, (number + 1) * BLOCKS_OF_ONE))[: -(-end // hybrid.BLOCK)]
+    return ScheduledSequence(str(number), text(number, end)[start:], start, blocks, samples=True, state_slot=3 - number)
+
+
+def alone(number: int, length: int) -> torch.Tensor:
+    """Logits of all tokens of a sequence that runs in one piece."""
+    return hybrid.runner().run_all(Batch((part(number, 0, length),)))
+
+
+STEPS = [
+    [(0, 0, 20)],
+    [(0, 20, 21), (1, 0, 7)],
+    [(0, 21, 22), (2, 0, 1), (1, 7, 30)],
+    [(0, 22, 23), (1, 30, 31), (2, 1, 2)],
+]
+
+
+@pytest.mark.parametrize("reads_pages", [True, False])
+def test_sequences_in_parts_and_together_get_what_each_gets_alone(reads_pages: bool) -> None:
+    runner = hybrid.runner(reads_pages=reads_pages)
+    expected = {number: alone(number, length) for number, length in ((0, 23), (1, 31), (2, 2))}
+    for step in STEPS:
+        found = runner.run_all(Batch(tuple(part(*span) for span in step)))
+        wanted = torch.cat([expected[number][start:end] for number, start, end in step])
+        assert tiny.relative(found, wanted) < 1e-5
+
+
+def test_a_slot_that_another_had_is_as_good_as_new() -> None:
+    runner = hybrid.runner()
+    for layer in runner.caches.layers:
+        for tensor in (layer.conv, layer.recurrent) if hasattr(layer, "conv") else ():
+            tensor.fill_(9)
+    assert tiny.relative(runner.run_all(Batch((part(0, 0, 20),))), alone(0, 20)) < 1e-5
+
+
+def test_the_slots_travel_with_the_other_integers() -> None:
+    batch = Batch((part(0, 4, 5), part(2, 0, 3)))
+    for reads_pages in (True, False):
+        inputs = build_inputs(batch, hybrid.BLOCK, torch.device("cpu"), torch.float32, reads_pages=reads_pages)
+        states = inputs.attention.states
+        assert states is not None
+        assert (states.tolist(), states.dtype) == ([3, 1], torch.int32)
+
+
+def test_warm_up_leaves_all_states_but_the_spare_one_alone() -> None:
+    runner = hybrid.runner()
+    runner.warm_up(20, lambda *now: None)
+    states = runner.caches.states
+    assert states is not None
+    for layer in states.layers:
+        for tensor in (layer.conv, layer.recurrent):
+            assert [bool(slot.any()) for slot in tensor] == [False] * 4 + [True]
+
+
+def graphs_of(runner: Runner, sizes: tuple[int, ...], mixed: tuple[int, ...]) -> StepGraphs:
+    """On the CPU a step is run again where a card replays it."""
+
+    def capture(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        result = step()
+
+        def replay() -> None:
+            again = step()
+            for old, new in zip(_tensors(result), _tensors(again), strict=True):
+                old.copy_(new)
+
+        return replay, result
+
+    plan, cpu = runner.plan, torch.device("cpu")
+    lengths = (plan.max_model_len, plan.block_size, plan.num_blocks, plan.spare_state)
+    made = StepGraphs(
+        runner.model,
+        runner.caches.layers,
+        (DecodeInputs(max(sizes), 4, *lengths, cpu), sizes),
+        (MixedInputs(max(mixed), 4, *lengths, cpu), mixed),
+        capture,
+    )
+    made.capture()
+    return made
+
+
+def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    return (result.logits, result.best) if isinstance(result, StepResult) else (result,)
+
+
+def test_graphs_give_what_any_other_step_gives_and_fill_up_with_the_spare_state() -> None:
+    with_graphs, without = hybrid.runner(), hybrid.runner()
+    graphs = graphs_of(with_graphs, (4,), (32, 64))
+    for step in STEPS:
+        batch = Batch(tuple(part(*span) for span in step))
+        result = graphs.run(batch)
+        assert result is not None
+        assert tiny.relative(result.logits, without.run(batch).logits) < 1e-5
+    ours, theirs = with_graphs.caches.states, without.caches.states
+    assert ours is not None
+    assert theirs is not None
+    for one, other in zip(ours.layers, theirs.layers, strict=True):
+        assert tiny.relative(one.recurrent[:4], other.recurrent[:4]) < 1e-5
+        assert tiny.relative(one.conv[:4], other.conv[:4]) < 1e-5
+        assert one.recurrent[4].any(), "what fills up a step has the spare slot"
+
+
+def test_rows_that_fill_up_a_decode_step_have_the_spare_state() -> None:
+    inputs = DecodeInputs(4, 4, hybrid.MAX_LEN, hybrid.BLOCK, 24, 4, torch.device("cpu"))
+    inputs.write(Batch((part(1, 5, 6), part(0, 2, 3))), 4)
+    seen: PagedBatch = inputs.seen(4)
+    assert seen.states is not None
+    assert seen.states.tolist() == [2, 3, 4, 4]
