@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -151,6 +152,7 @@ def _await(mailbox: Mailbox, counters: Tensor) -> None:
     began = time.monotonic()
     while int(done) != int(mailbox.sent[0]):
         assert time.monotonic() < began + 30, "the CPU's threads do not answer"
+        os.sched_yield()  # to them
     counters[Counter.WAITED_NS] += int(1e9 * (time.monotonic() - began))
 
 

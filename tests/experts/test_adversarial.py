@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from strata.experts.ways import Split, Way
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels, Router, Scored
 from strata.kernels.matrix import SILU
+from strata.kernels.misses.table import MissSteps
 from strata.kernels.router.reference import route
 from strata.kernels.select import kernels_for
 from strata.native.pool import PoolOptions
@@ -140,6 +141,54 @@ def choose(scores: Tensor) -> tuple[Tensor, Tensor]:
     return ids.int(), shares
 
 
+STEPS = (1, 1, 2, 5) * 4  # tokens of each
+Expected = Callable[[str], list[list[Tensor]]]
+
+
+def device_of(where: str) -> torch.device:
+    return torch.device("cpu" if where == "reference" else where)
+
+
+def kernels_of(where: str) -> list[Kernels]:
+    """With all experts in VRAM, and with some."""
+    if where == "cuda":
+        return [kernels_for(device_of(where), torch.bfloat16)] * 2
+    return [BlobKernels(), CachedKernels()]
+
+
+def make_inputs(num_layers: int, misses: MissSteps, device: torch.device) -> dict[int, Inputs]:
+    """By the number of tokens; every time the same."""
+    generator, inputs = torch.Generator().manual_seed(0), {}
+    for tokens in sorted(set(STEPS)):
+        x = [torch.randn(tokens, HIDDEN, generator=generator).to(device) for _ in range(num_layers)]
+        scores, lies = torch.zeros(2, num_layers, tokens, NUM_EXPERTS, device=device)
+        inputs[tokens] = Inputs(x, [misses.inner(each) for each in x], scores, lies)
+    return inputs
+
+
+@pytest.fixture(scope="module")
+def expected(store: Store) -> Expected:
+    """What the layers add in each step where VRAM has all experts: whatever else is tried, the same."""
+
+    @cache
+    def run(where: str) -> list[list[Tensor]]:
+        device, (kernels, cached) = device_of(where), kernels_of(where)
+        layout = layout_of(store)
+        resident = Resident(layout, kernels, device)
+        dict(store.load(device, put_expert=resident.put))
+        assert cached.misses is not None
+        layers, inputs = Layers(resident, layout.layers), make_inputs(len(layout.layers), cached.misses, device)
+        adversary, found = Adversary(), []
+        for each in inputs.values():
+            each.change(adversary)
+        for tokens in STEPS:
+            inputs[tokens].change(adversary)
+            found.append([added.cpu() for added in layers.run(inputs[tokens])])
+        return found
+
+    return run
+
+
 def again(tier: Hybrid, step: Callable[[], list[Tensor]], device: torch.device) -> Callable[[], list[Tensor]]:
     """The step, as decoding runs it there: on a card as a CUDA graph."""
     if device.type == "cpu":
@@ -166,35 +215,26 @@ def again(tier: Hybrid, step: Callable[[], list[Tensor]], device: torch.device) 
 )
 @pytest.mark.parametrize("slots", [pytest.param(1, id="one slot"), pytest.param(TOP_K, id="slots for one token")])
 def test_every_answer_is_right(
-    store: Store, slots: int, split: Split, predictor: str, routed_on: str, where: str
+    store: Store, expected: Expected, slots: int, split: Split, predictor: str, routed_on: str, where: str
 ) -> None:
-    device = torch.device("cpu" if where == "reference" else where)
-    kernels: list[Kernels] = [BlobKernels(), CachedKernels()]
-    if where == "cuda":
-        kernels = [kernels_for(device, torch.bfloat16)] * 2
+    device, (_, kernels) = device_of(where), kernels_of(where)
     layout = layout_of(store)
     sizes = ExpertBytes(len(layout.layers), layout.num_experts, layout.blob_bytes)
     placement = ExpertPlacement(sizes, slots * len(layout.layers))
-    resident = Resident(layout, kernels[0], device)
-    tier = Hybrid(layout, placement, kernels[1], device, TOP_K, DeviceConfig(prefetch_probability=0.15))
-    for put in (resident.put, tier.put):
-        dict(store.load(device, put_expert=put))
-    found, expected = Layers(tier, layout.layers), Layers(resident, layout.layers)
+    tier = Hybrid(layout, placement, kernels, device, TOP_K, DeviceConfig(prefetch_probability=0.15))
+    dict(store.load(device, put_expert=tier.put))
+    layers = Layers(tier, layout.layers)
     tier.begin(Way(split, predictor, routed_on))
-    adversary, generator = Adversary(), torch.Generator().manual_seed(0)
     try:
+        adversary, inputs = Adversary(), make_inputs(len(layout.layers), tier.few.misses, device)
         steps = {}
-        for tokens in (1, 2, 5):
-            x = [torch.randn(tokens, HIDDEN, generator=generator).to(device) for _ in layout.layers]
-            scores, lies = torch.zeros(2, len(x), tokens, NUM_EXPERTS, device=device)
-            inputs = Inputs(x, [tier.few.misses.inner(each) for each in x], scores, lies)
-            inputs.change(adversary)
-            steps[tokens] = inputs, again(tier, partial(found.run, inputs), device)
-        for tokens in (1, 1, 2, 5) * 4:
-            inputs, step = steps[tokens]
-            inputs.change(adversary)
-            for mine, theirs in zip(step(), expected.run(inputs), strict=True):
-                assert tiny.relative(mine.cpu(), theirs.cpu()) < BOUNDS[where]
+        for tokens, each in inputs.items():
+            each.change(adversary)
+            steps[tokens] = again(tier, partial(layers.run, each), device)
+        for tokens, theirs in zip(STEPS, expected(where), strict=True):
+            inputs[tokens].change(adversary)
+            for mine, their in zip(steps[tokens](), theirs, strict=True):
+                assert tiny.relative(mine.cpu(), their) < BOUNDS[where]
             for table in tier.slots.tables:
                 assert_sound(table)
         tier.check()
