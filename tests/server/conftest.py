@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import httpx
 import pytest
 import tokenizers
 import uvicorn
@@ -41,9 +42,11 @@ SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]  # ids 0, 1, 2; 0 ends a seq
 
 @pytest.fixture(scope="session", autouse=True)
 def direct() -> Iterator[None]:
-    """Clients reach this machine's servers directly, whatever proxy the environment names."""
+    """Clients reach this machine's servers directly, whatever proxy the environment names. The certificates that none
+    of them needs are read once, which takes longer than most requests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
         yield
 
 
