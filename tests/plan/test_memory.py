@@ -24,8 +24,9 @@ from strata.config import (
 from strata.config.engine import BLOCK_SIZES, DTYPES
 from strata.errors import HardwareError, OptionError
 from strata.kernels.attention import sdpa, tuning
+from strata.kernels.delta_rule import prefill
 from strata.kernels.linear import reference as linear
-from strata.plan import memory
+from strata.plan import memory, states
 from strata.plan.memory import (
     ADJUSTED_BYTES,
     CPU_KV_SHARE,
@@ -283,7 +284,9 @@ def test_the_workspace_holds_what_a_call_gathers(length: int, seqs: int, expecte
 def test_bounds_are_those_of_the_kernels() -> None:
     assert memory.MAX_DEQUANTIZED == linear.MAX_DEQUANTIZED
     assert memory.SINK_DIMS == sdpa.SINK_DIMS
-    assert max(gpu.decode.programs for gpu in (tuning.HOPPER, tuning.AMPERE)) == memory.MAX_SPLIT_PROGRAMS
+    gpus = (tuning.HOPPER, tuning.HOPPER_WIDE, tuning.AMPERE, tuning.AMPERE_WIDE)
+    assert max(gpu.decode.programs for gpu in gpus) == memory.MAX_SPLIT_PROGRAMS
+    assert states.CHUNK == prefill.CHUNK
 
 
 EXPERTS = ExpertsConfig(

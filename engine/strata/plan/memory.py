@@ -10,7 +10,7 @@ from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
 from strata.plan.parts import loaded_parts
-from strata.plan.states import state_bytes, step_states_bytes, step_token_bytes
+from strata.plan.states import state_bytes, step_seqs_bytes, step_token_bytes
 from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
 
@@ -155,7 +155,7 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     tokens, seqs = config.scheduler.step_tokens, config.scheduler.max_num_seqs
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
-    linear = math.ceil(step_token_bytes(model, element_bytes) / element_bytes)
+    linear = math.ceil(step_token_bytes(model, element_bytes, device) / element_bytes)
     of_token = 4 * model.hidden_size + _feed_forward_elements(model) + max(2 * heads * model.head_dim, linear)
     logits = seqs * model.vocab_size
     # float32, sorted with int64 indices, probabilities and their sums; before that, a copy and what adjusts it.
@@ -167,7 +167,7 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     if device == "cuda":
         graphs = capture_bytes(model, seqs, tokens, of_token * element_bytes)
         graphs += config.cache.block_size * kv_token_bytes(model, element_bytes) + state_bytes(model, element_bytes)
-    states = step_states_bytes(model, seqs, device)
+    states = step_seqs_bytes(model, seqs, element_bytes, device)
     return (tokens * of_token + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs + states
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from strata.config import ModelConfig
+from strata.config import LinearAttentionConfig, ModelConfig
 
 FLOAT_BYTES = 4  # recurrent states, and heads on the way through the delta rule
 # States of one layer that a CPU's step has at a time of each sequence: what it read, with the sequences that begin
 # cleared, decayed, what is added, the new ones.
 STEP_COPIES = 5
+CHUNK = 64  # tokens that a card's kernels take at a time; a test holds it to theirs
 
 
 def state_bytes(model: ModelConfig, element_bytes: int) -> int:
@@ -19,21 +20,33 @@ def state_bytes(model: ModelConfig, element_bytes: int) -> int:
     return sum(model.linear_layers) * of_layer
 
 
-def step_token_bytes(model: ModelConfig, element_bytes: int) -> int:
-    """What a token takes in a layer between its two projections: the projected row, the convolution's inputs and
+def step_token_bytes(model: ModelConfig, element_bytes: int, device: str) -> int:
+    """What a token takes in a layer between its two projections. On a card the projected row, what the convolution
+    makes of it, its part of a chunk, and what is read. On a CPU the projected row, the convolution's inputs and
     results; in float32 these once more, queries and keys for each value head, what is read, and its norm and gate."""
     linear = model.linear_attention
     if linear is None:
         return 0
     keys = linear.num_value_heads * linear.key_head_dim
     values = linear.num_value_heads * linear.value_head_dim
+    if device == "cuda":
+        return (2 * linear.channels + 2 * values) * element_bytes + _chunk_token_bytes(linear, element_bytes)
     in_float = linear.channels + 2 * values + max(2 * keys, 3 * values)
     return (4 * linear.channels + values) * element_bytes + in_float * FLOAT_BYTES
 
 
-def step_states_bytes(model: ModelConfig, num_seqs: int, device: str) -> int:
-    """Copies of a layer's states that a step of so many sequences makes. A card changes them where they lie."""
+def step_seqs_bytes(model: ModelConfig, num_seqs: int, element_bytes: int, device: str) -> int:
+    """What a step of so many sequences takes beside that. A card changes states where they lie, but each sequence may
+    leave a chunk unfilled; a CPU copies a layer's states."""
     linear = model.linear_attention
-    if linear is None or device == "cuda":
+    if linear is None:
         return 0
+    if device == "cuda":
+        return num_seqs * CHUNK * _chunk_token_bytes(linear, element_bytes)
     return STEP_COPIES * num_seqs * linear.recurrent_elements * FLOAT_BYTES
+
+
+def _chunk_token_bytes(linear: LinearAttentionConfig, element_bytes: int) -> int:
+    """A token's rows of U, W, P and G (``kernels.delta_rule.prefill``)."""
+    of_head = (linear.value_head_dim + linear.key_head_dim + CHUNK) * element_bytes + FLOAT_BYTES
+    return linear.num_value_heads * of_head
