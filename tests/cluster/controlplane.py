@@ -75,6 +75,7 @@ def controller_manager(site: Site) -> Service:
             # The defaults of 20 and 30 make hundreds of Deployments wait for minutes.
             kube_api_qps=300,
             kube_api_burst=600,
+            horizontal_pod_autoscaler_sync_period="2s",  # 15 s by default, of which every step of a test waits for one
         ),
         environment=RELAXED,
         files=_kubeconfig(site, "controller-manager"),
