@@ -26,7 +26,8 @@ def pair(
         OperatorProcess(kubeconfig, "example.com/another:1", tmp_path / "another-log", lease=None),
     )
     for one in made:
-        one.start()
+        one.spawn()
+    eventually(lambda: all(one.is_ready() for one in made), 60, made[0].tail)
     yield made
     for one in made:
         one.kill()
