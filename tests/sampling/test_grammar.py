@@ -15,9 +15,11 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from strata.errors import RequestError
+from strata.kernels.argmax.reference import argmax
 from strata.request import Grammar, SamplingParams
 from strata.sampling.grammar import GrammarCompiler
 from strata.sampling.sampler import Sampler
+from strata.sampling.verify import verify
 
 VOCAB = 400  # some more than the tokenizer has, as models pad theirs
 EOS = (0, 1)
@@ -163,6 +165,24 @@ def test_expressions_and_grammars_are_matched(
     texts = generate(grammar, count=8)
     assert all(re.fullmatch(pattern, text) for text in texts)
     assert len(set(texts)) > 1
+
+
+def test_a_grammar_sees_accepted_tokens_of_drafts_alone(compiler: GrammarCompiler) -> None:
+    grammar = Grammar("regex", "[a-z ]{40,60}")
+    plain, drafted = Sampler(VOCAB, CPU), Sampler(VOCAB, CPU)
+    for sampler in (plain, drafted):
+        sampler.add("a", params(grammar=grammar, seed=2), (5,), compiler.compile(grammar).result())
+    logits = torch.randn(12, VOCAB, generator=torch.Generator().manual_seed(5)) * 3
+    expected = [plain.sample(row[None], ["a"]).token_ids[0] for row in logits]
+    tokens: list[int] = []
+    for num_right, num_wrong in [(2, 0), (0, 2), (1, 1), (2, 1)]:
+        right = [token_id for token_id in expected[len(tokens) :][:num_right] if token_id is not None]
+        draft = [*right, *[EOS[0]] * num_wrong]
+        rows = logits[len(tokens) :][: len(draft) + 1]
+        step = verify(drafted, rows, drafted.states(["a"]), [draft], argmax(rows))
+        assert len(step.token_ids["a"]) == num_right + 1
+        tokens += step.token_ids["a"]
+    assert tokens == expected[: len(tokens)]
 
 
 def test_other_rows_of_the_batch_are_not_touched(compiler: GrammarCompiler) -> None:

@@ -187,6 +187,7 @@ class Sampler:
         return torch.tensor(known, dtype=torch.int64).to(self.device, non_blocking=True)
 
     def _sample(self, logits: Tensor, requests: Sequence[RequestState], best: Tensor | None) -> Drawn:
+        numbers = [request.next_uniform() for request in requests]
         adjusted = self._adjust(logits, requests)
         allowed, failed = self._constrain(adjusted, requests)
         if best is None or allowed is not logits:
@@ -194,7 +195,7 @@ class Sampler:
         token_ids: list[int | None] = [
             None if token_id < 0 or i in failed else token_id for i, token_id in enumerate(best.tolist())
         ]
-        self._draw(allowed, requests, token_ids)
+        self._draw(allowed, requests, numbers, token_ids)
         self._record(requests, token_ids)
         errors = {requests[i].request_id: reason for i, reason in failed.items()}
         return Drawn(token_ids, self._logprobs(adjusted, requests, token_ids), errors)
@@ -218,20 +219,26 @@ class Sampler:
 
     # --- the draw
 
-    def _draw(self, logits: Tensor, requests: Sequence[RequestState], token_ids: list[int | None]) -> None:
+    def _draw(
+        self,
+        logits: Tensor,
+        requests: Sequence[RequestState],
+        numbers: Sequence[float | None],
+        token_ids: list[int | None],
+    ) -> None:
         """Put drawn tokens in the place of the likeliest, where a request is not greedy."""
-        random = [i for i, request in enumerate(requests) if not request.is_greedy and token_ids[i] is not None]
+        random = {i: number for i, number in enumerate(numbers) if number is not None and token_ids[i] is not None}
         if not random:
             return
         params = [requests[i].params for i in random]
-        scaled = scale(rows_of(logits, random), [p.temperature for p in params])
+        scaled = scale(rows_of(logits, list(random)), [p.temperature for p in params])
         if any(p.min_p > 0 for p in params):
             scaled = drop_unlikely(scaled, [p.min_p for p in params])
         drawn = draw(
             scaled,
             [p.top_k for p in params],
             [p.top_p for p in params],
-            [uniform(requests[i].seed, requests[i].num_tokens) for i in random],
+            list(random.values()),
         )
         for i, token_id in zip(random, drawn, strict=True):
             token_ids[i] = token_id
@@ -240,7 +247,6 @@ class Sampler:
 
     def _record(self, requests: Sequence[RequestState], token_ids: Sequence[int | None]) -> None:
         for request, token_id in zip(requests, token_ids, strict=True):
-            request.num_tokens += 1
             if token_id is None:
                 continue
             if request.adjustment is not None:
