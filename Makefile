@@ -145,4 +145,4 @@ clients:
 
 .PHONY: parts
 parts: packages
-	@$(CLUSTER) build && $(CLUSTER) build kwok gateway-api inference-extension keda prometheus-adapter
+	@$(CLUSTER) build && $(CLUSTER) build kwok gateway-api inference-extension keda prometheus-adapter kube-router

@@ -23,6 +23,8 @@ From Python (the repository root must be importable: ``pythonpath = ["."]`` for 
     c.load_image(path)                     # imports an OCI/docker archive into the node, past the registry
     c.push_binary_image("probe", path)     # "10.96.255.2:5000/probe:<digest>": an image that holds one static binary
 
+    with c.enforced_policies(): ...        # NetworkPolicies hold meanwhile; nothing heeds them else
+
     c.add_pretend_gpu(count=1, product="NVIDIA-GeForce-RTX-3090", vram_mib=24576)  # on the real node
     c.remove_pretend_gpu()                 # labels and resource taken back
     c.add_gpu_nodes(500, product="NVIDIA-GeForce-RTX-4090", vram_mib=24564, count=1)  # kwok; returns the node names

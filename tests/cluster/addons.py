@@ -84,3 +84,16 @@ def kwok(site: Site) -> Service:
         environment=RELAXED,
         files={"kwok.kubeconfig": kubeconfig(site.instance.name, site.network.api_url, PKI, "admin")},
     )
+
+
+def kube_router(site: Site) -> Service:
+    """Makes NetworkPolicies hold, with iptables and ipset."""
+    return Service(
+        "kube-router",
+        flags(
+            kubeconfig=CONFIG / "kube-router.kubeconfig",
+            hostname_override=site.instance.node,
+            service_cluster_ip_range=site.network.services,
+        ),
+        files={"kube-router.kubeconfig": kubeconfig(site.instance.name, site.network.api_url, PKI, "admin")},
+    )

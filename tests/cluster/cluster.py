@@ -48,7 +48,7 @@ class Cluster:
         with lifecycle.lock(instance, report):
             site = lifecycle.bring_up(instance, report)
             if kwok:
-                lifecycle.start_kwok(site)
+                lifecycle.start_optional(site, "kwok")
         return cls(site)
 
     @classmethod
@@ -172,6 +172,19 @@ class Cluster:
         image = images.of_binary(program)
         return image.push(self.registry, name, image.digest.removeprefix("sha256:")[:12])
 
+    # -- network policies ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def enforced_policies(self) -> Iterator[None]:
+        """Meanwhile NetworkPolicies hold, soon after each change of theirs or of a pod. Builds kube-router for it."""
+        build([part("kube-router")], _say)
+        with lifecycle.lock(self.instance):
+            lifecycle.start_optional(self.site, "kube-router")
+        try:
+            yield
+        finally:
+            self.stop("kube-router")
+
     # -- pretend GPUs -------------------------------------------------------------------------------------------
 
     def add_pretend_gpu(self, count: int = 1, product: str = "NVIDIA-GeForce-RTX-3090", vram_mib: int = 24576) -> None:
@@ -191,7 +204,7 @@ class Cluster:
         if not kwok.is_built:
             build([kwok], _say)
         with lifecycle.lock(self.instance):
-            lifecycle.start_kwok(self.site)
+            lifecycle.start_optional(self.site, "kwok")
         with Api(self.kubeconfig) as api:
             return gpu.add_nodes(api, number, product, vram_mib, count)
 

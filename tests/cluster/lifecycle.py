@@ -41,7 +41,7 @@ def services(site: Site) -> tuple[Service, ...]:
 
 
 def service(site: Site, role: str) -> Service:
-    known = (*services(site), addons.kwok(site))
+    known = (*services(site), addons.kwok(site), addons.kube_router(site))
     for candidate in known:
         if candidate.role == role:
             return candidate
@@ -106,9 +106,10 @@ def stop(site: Site, role: str, *, kill: bool = False) -> None:
         processes.stop([process], 0 if kill else described.grace_seconds)
 
 
-def start_kwok(site: Site) -> None:
-    _write_config(site.instance, addons.kwok(site))
-    start(site, "kwok")
+def start_optional(site: Site, role: str) -> None:
+    """Starts a process that is not among those that always run."""
+    _write_config(site.instance, service(site, role))
+    start(site, role)
 
 
 def ctr(instance: Instance, *args: str, stdin: bytes | None = None) -> str:

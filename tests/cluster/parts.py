@@ -159,6 +159,13 @@ PARTS = (
         upstream="sigs.k8s.io/prometheus-adapter",
         optional=True,
     ),
+    Part(
+        "kube-router",
+        {"kube-router": "."},
+        seconds=60,
+        upstream="github.com/cloudnativelabs/kube-router/v2",
+        optional=True,
+    ),
     Part("keda", {}, seconds=10, upstream="github.com/kedacore/keda/v2", files=(_SCALED_OBJECTS,), optional=True),
 )
 

@@ -17,7 +17,8 @@ PACKAGES = {
     "runc": "runc",
     str(CNI_PLUGINS / "ptp"): "containernetworking-plugins",
     "nft": "nftables",
-    "iptables": "iptables",  # the CNI port map uses it
+    "iptables": "iptables",  # the CNI port map uses it, and kube-router
+    "ipset": "ipset",  # kube-router alone
     "ip": "iproute2",
     "mount": "mount",
     "nsenter": "util-linux",

@@ -147,6 +147,34 @@ def test_pods_reach_each_other_and_themselves_through_a_service(cluster: Cluster
     assert cluster.kubectl("-n", namespace, "exec", "server", "--", "/probe", "get", url) == "server\n"
 
 
+def test_network_policies_hold_while_they_are_enforced(cluster: Cluster, namespace: str, probe: str) -> None:
+    _serve(cluster, namespace, probe)
+    _apply(cluster, namespace, _pod("client", probe, "serve", ":8080"))
+    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "nobody"},
+        "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"]},
+    }
+    _apply(cluster, namespace, policy)
+
+    def is_answered() -> bool:
+        try:
+            cluster.kubectl("-n", namespace, "exec", "client", "--", "/probe", "get", f"http://server.{namespace}/")
+        except ClusterError:
+            return False
+        return True
+
+    assert is_answered()
+    with cluster.enforced_policies():
+        cluster.wait_for(lambda: not is_answered(), 60, "the policy to hold")
+        cluster.kubectl("-n", namespace, "delete", "networkpolicy", "nobody")
+        cluster.wait_for(is_answered, 60, "the policy to be gone")
+    assert "KUBE-ROUTER" not in cluster.on_node("iptables-save", "--table", "filter")
+    assert cluster.on_node("ipset", "list", "-name") == ""
+
+
 def test_the_api_servers_service_answers_with_its_certificate(cluster: Cluster) -> None:
     context = ssl.create_default_context(cafile=str(cluster.instance.state / "pki" / "ca.crt"))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))

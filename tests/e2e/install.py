@@ -30,6 +30,15 @@ def install(target: Target, images: dict[str, str], further: Mapping[str, Any] =
     )  # fmt: skip
 
 
+def upgrade(target: Target, values: Mapping[str, Any]) -> None:
+    """Set these values beside those that the release has, and wait for what it runs. Raises JourneyError."""
+    settings = [part for key, value in values.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
+    target.run(
+        "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), "--namespace", OPERATOR_NAMESPACE,
+        "--reset-then-reuse-values", *settings, "--wait", "--timeout", "10m",
+    )  # fmt: skip
+
+
 def uninstall(target: Target) -> None:
     """Take the release away; the custom resources and their definition stay."""
     target.run("helm", "uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait", "--ignore-not-found")

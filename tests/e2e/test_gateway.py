@@ -15,7 +15,7 @@ from tests.cluster import Cluster
 from tests.e2e import chat, gateway
 from tests.e2e.conftest import NAMESPACE
 from tests.e2e.gateway import HERE, NAME, is_known, make_key
-from tests.e2e.install import RELEASE, ROOT
+from tests.e2e.install import upgrade
 from tests.e2e.load import QUESTION, Load
 from tests.e2e.manifest import model
 from tests.e2e.models import OPERATOR_NAMESPACE, wait_ready
@@ -32,14 +32,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "keyed": {"podTemplate": POD, "model.servedName": "smol", "service.apiKeysSecretRef": {"name": "engine-keys"}},
 }
 Client = Callable[[str], openai.OpenAI]
-
-
-def upgrade(target: Target, values: dict[str, Any]) -> None:
-    given = [part for key, value in values.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
-    target.run(
-        "helm", "upgrade", RELEASE, str(ROOT / "charts" / "strata"), *HERE, "--reset-then-reuse-values",
-        *given, "--wait", "--timeout", "10m",
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -83,9 +83,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - ports:
     - {port: 53, protocol: UDP}
     - {port: 53, protocol: TCP}
+- ports:
     {{- range .Values.networkPolicy.apiServerPorts }}
     - {port: {{ . }}, protocol: TCP}
     {{- end }}
+  {{- with .Values.networkPolicy.apiServerTo }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{/* What the operator may do where models are: in the whole cluster, or in the namespaces that it watches. */}}

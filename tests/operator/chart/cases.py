@@ -83,7 +83,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "rules": {"rules": {"enabled": True, "runbookUrl": "https://runbooks/", "labels": {"release": "prometheus"}}},
     "network-policies": {
-        "networkPolicy": {"enabled": True, "apiServerPorts": [6443], "metricsFrom": [{"podSelector": {}}]},
+        "networkPolicy": {
+            "enabled": True,
+            "apiServerPorts": [6443],
+            "apiServerTo": [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
+            "metricsFrom": [{"podSelector": {}}],
+        },
         "agent": {"enabled": True},
     },
     "gateway": {"gateway": {"enabled": True, "image": {"tag": "c"}}},

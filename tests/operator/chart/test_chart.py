@@ -181,8 +181,8 @@ def test_every_pod_but_the_agent_s_meets_the_restricted_standard(helm: Helm, val
 
 def test_a_network_policy_lets_through_what_is_spoken_to(helm: Helm) -> None:
     objects = helm.objects("networkPolicy.enabled=true", "agent.enabled=true")
-    api_server, models = objects["NetworkPolicy", "strata"]["spec"]["egress"]
-    assert [one["port"] for one in api_server["ports"]] == [53, 53, 443, 6443]
+    dns, api_server, models = objects["NetworkPolicy", "strata"]["spec"]["egress"]
+    assert [[one["port"] for one in rule["ports"]] for rule in (dns, api_server)] == [[53, 53], [443, 6443]]
     (peer,) = models["to"]
     assert peer["podSelector"]["matchExpressions"] == [{"key": MODEL_LABEL, "operator": "Exists"}]
     assert [one["port"] for one in models["ports"]] == [PORT]

@@ -103,7 +103,7 @@ def test_the_network_policy_leaves_models_alone_to_speak_to(helm: Helm) -> None:
     assert policy["podSelector"] == objects["Deployment", NAME]["spec"]["selector"]
     (ingress,), (proxy,) = policy["ingress"], pod(objects)["containers"]
     assert [one["port"] for one in ingress["ports"]] == [one["containerPort"] for one in proxy["ports"]]
-    _api_server, models = policy["egress"]
+    _dns, _api_server, models = policy["egress"]
     assert models["to"][0]["podSelector"]["matchExpressions"] == [{"key": MODEL_LABEL, "operator": "Exists"}]
 
 
