@@ -21,12 +21,14 @@ RUNNERS = {
     "model": "a StrataModel or a part of one: the definition takes it, and the operator reads it",
     "promql": "Prometheus reads each query",
     "values": "helm renders the chart with these options",
+    "cluster": "bash where `make demo` has been; tests/e2e/test_pages.py has variables that stand for what is there",
+    "output": "what the blocks of `cluster` before it print, if columns are as wide as you like; `…` is anything",
 }
 REASONS = {
     "model": "it needs a model that calls tools, or has experts beyond VRAM",
     "card": "it needs an NVIDIA card, or its driver",
     "host": "it sets up a machine: a service, a container runtime, a registry, packages",
-    "cluster": "it asks a cluster for what is there only in the case that the page is about",
+    "add-on": "it needs Prometheus's operator, or metrics-server, which the tests' cluster has not",
     "shown": "it shows what something looks like, and is nothing to run",
 }
 _COMMENT = re.compile(r"<!-- (run|not run): ((?:(?!-->).)+?) -->\n\n?[ ]*$")
@@ -81,3 +83,13 @@ def blocks(runner: str = "") -> list[Block]:
     """Those of all pages; of one runner alone, if it is named."""
     found = [block for page in PAGES for block in blocks_of(page, (site.ROOT / page).read_text("utf-8"))]
     return [block for block in found if block.runner == runner] if runner else found
+
+
+def missing(block: Block, printed: str) -> list[str]:
+    """Lines of a block of output that have not been printed."""
+
+    def lines(text: str) -> list[str]:
+        return [" ".join(line.split()) for line in text.splitlines()]
+
+    patterns = {line: re.escape(line).replace("…", ".*") for line in lines(block.code)}
+    return [line for line, pattern in patterns.items() if not any(re.fullmatch(pattern, one) for one in lines(printed))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.blocks import REASONS, RUNNERS, Block, blocks, blocks_of
+from tests.docs.blocks import REASONS, RUNNERS, Block, blocks, blocks_of, missing
 
 
 def fault(block: Block) -> str | None:
@@ -45,3 +45,16 @@ def test_every_runner_and_every_reason_has_blocks() -> None:
 def test_a_fault_is_told(comment: str, words: str) -> None:
     (block,) = blocks_of("a.md", f"# A\n\n{comment}```\nstrata version\n```\n")
     assert words in str(fault(block))
+
+
+@pytest.mark.parametrize(
+    ("printed", "lines"),
+    [
+        ("NAME   READY   AGE\nm      True    3s", []),
+        ("NAME READY AGE\nm False 3s", ["m True …"]),
+        ("NAME READY AGE\nam True 3s", ["m True …"]),
+    ],
+)
+def test_lines_that_were_not_printed_are_found(printed: str, lines: list[str]) -> None:
+    (block,) = blocks_of("a.md", "<!-- run: output; 41s = … -->\n```\nNAME  READY  AGE\nm     True   41s\n```\n")
+    assert missing(block, printed) == lines

@@ -18,6 +18,7 @@ from docs.site import ROOT
 from manifests import reference, schema
 from strata_operator.api.model import API_VERSION, KIND, StrataModel
 from tests.docs.blocks import Block, blocks
+from tests.docs.checkout import make_checkout
 from tests.environment import find_prometheus
 from tests.operator.chart.helm import Helm
 
@@ -50,15 +51,13 @@ def parametrized(*runners: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home directory with a checkout, whose files are this one's, and no other; with ``strata`` on the PATH."""
+    """A home directory with a checkout and nothing else; with ``strata`` on the PATH."""
     home = tmp_path_factory.mktemp("home")
     (home / "bin").mkdir()
     strata = home / "bin" / "strata"
     strata.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m strata.cli.main "$@"\n')
     strata.chmod(0o755)
-    (home / "checkout").mkdir()
-    for path in ROOT.iterdir():
-        (home / "checkout" / path.name).symlink_to(path)
+    make_checkout(home / "checkout")
     return home
 
 

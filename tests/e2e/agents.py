@@ -10,7 +10,7 @@ from typing import Any
 
 from manifests.generate import AGENT, CHART
 from tests.cluster import Cluster
-from tests.operator.live.harness import eventually
+from tests.operator.live.harness import eventually, install_crds
 
 NAMESPACE = "strata-agent-tests"
 RELEASE = "strata"
@@ -111,8 +111,7 @@ class Agents:
 def installed(cluster: Cluster, image: str, *cards: dict[str, Any]) -> Iterator[Agents]:
     """``image``: the operator's. Nothing of the agent is left afterwards."""
     made = Agents(cluster, image, *cards)
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/stratanodes.strata.ai", "--timeout=60s")
+    install_crds(cluster)
     made.delete()
     cluster.kubectl("create", "namespace", NAMESPACE)
     try:
