@@ -58,6 +58,18 @@ GPT_OSS: dict[str, Any] = {
 }
 
 
+QWEN3_NEXT: dict[str, Any] = {
+    **QWEN,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "shared_expert_intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+
+
 @pytest.fixture(autouse=True)
 def _small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_weights, "_CODES", 64 * 5_003)
@@ -98,7 +110,7 @@ def test_weights_have_no_bias_and_the_spread_of_their_columns(tmp_path: Path, dt
     assert formats == {kind: {name} for kind, name in kinds.items()}
 
 
-@pytest.mark.parametrize(("table", "dtype"), [(QWEN, "int4"), (GPT_OSS, "mxfp4")])
+@pytest.mark.parametrize(("table", "dtype"), [(QWEN, "int4"), (GPT_OSS, "mxfp4"), (QWEN3_NEXT, "int8")])
 def test_a_store_runs_and_answers_vary(tmp_path: Path, table: dict[str, Any], dtype: str) -> None:
     path = write_shape(config(tmp_path, table), dtype, tmp_path / "store", progress=silent)
     loaded = open_model(
@@ -161,6 +173,16 @@ def test_layers_are_cut_with_what_is_listed_for_each(tmp_path: Path) -> None:
     assert Store.open(path).model_config.windows == (128,)
 
 
+def test_layers_are_cut_in_a_model_that_reads_images_too(tmp_path: Path) -> None:
+    kinds = ["full_attention", "linear_attention", "linear_attention", "full_attention"]
+    table = {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "text_config": {**QWEN3_NEXT, "layer_types": kinds},
+    }
+    path = write_shape(config(tmp_path, table), "int4", tmp_path / "store", num_layers=2, progress=silent)
+    assert Store.open(path).model_config.linear_layers == (False, True)
+
+
 def test_texts_and_ids_go_both_ways(tmp_path: Path) -> None:
     path = write_shape(config(tmp_path, QWEN), "int4", tmp_path / "store", progress=silent)
     tokenizer = Tokenizer(path)
@@ -191,6 +213,7 @@ def test_what_is_public_can_be_planned() -> None:
         "qwen3-235b-a22b",
         "qwen3-30b-a3b",
         "qwen3-8b",
+        "qwen3-next-80b-a3b",
         "smollm2-135m",
     }
 
@@ -198,7 +221,7 @@ def test_what_is_public_can_be_planned() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "qwen9"}, "'qwen9' is no shape; .* or one of gpt-oss-120b, .* qwen3-8b, smollm2-135m"),
+        ({"name": "qwen9"}, "'qwen9' is no shape; .* or one of gpt-oss-120b, .* qwen3-8b, .* smollm2-135m"),
         ({"dtype": "fp3"}, "dtype is 'fp3'; one of bf16, int8, int4, mxfp4 is needed"),
         ({"name": "qwen3-8b", "dtype": "mxfp4"}, "qwen3-8b has no experts, which alone are kept in mxfp4"),
         ({"num_layers": 4}, "4 layers are asked for; .* has 3"),

@@ -30,8 +30,13 @@ NEEDED: dict[str, dict[str, Any]] = {
     "Qwen2MoeForCausalLM": {**EXPERTS, "shared_expert_intermediate_size": 32},
     "Qwen3MoeForCausalLM": EXPERTS,
     "GptOssForCausalLM": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "Qwen3NextForCausalLM": {**EXPERTS, "shared_expert_intermediate_size": 32},
+    "Qwen3_5MoeForCausalLM": {**EXPERTS, "shared_expert_intermediate_size": 32},
+    "Qwen3_5MoeForConditionalGeneration": {**EXPERTS, "shared_expert_intermediate_size": 32},
 }
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+HYBRID = ("Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+NESTED = "Qwen3_5MoeForConditionalGeneration"
 
 # Keys that say what a missing one would not; each is given to every architecture, also to those that do not know it.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -60,10 +65,38 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "top-k normalised": {"norm_topk_prob": True},
     "limits": {"rms_norm_eps": 1e-3, "swiglu_limit": 5.0, "tie_word_embeddings": True},
 }
+# Of models with linear attention alone.
+HYBRID_VARIANTS: dict[str, dict[str, Any]] = {
+    "full attention in every third layer": {"full_attention_interval": 3},
+    "full attention everywhere": {"full_attention_interval": 1},
+    "linear layers by their kinds": {"layer_types": [FULL, LINEAR, LINEAR, FULL, FULL, LINEAR]},
+    "another linear attention": {
+        "linear_num_key_heads": 3,
+        "linear_num_value_heads": 9,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 3,
+    },
+    "half of each head is turned": {"partial_rotary_factor": 0.5},
+    "half of each head is turned, in the table": {
+        "partial_rotary_factor": 0.25,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [11, 11, 10],
+            "mrope_interleaved": True,
+        },
+    },
+}
 
 
-def hf_config(architecture: str, table: Mapping[str, Any]) -> Any:
-    return getattr(transformers, architecture).config_class(**dict(table))
+def keys_of(architecture: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with these keys; of a model that reads images, too, they are in a table of their own."""
+    if architecture != NESTED:
+        return {**table, "architectures": [architecture]}
+    tied = {key: table[key] for key in ("tie_word_embeddings",) if key in table}
+    return {"architectures": [architecture], "text_config": table, **tied}
 
 
 def windows(architecture: str, config: Any) -> tuple[int | None, ...]:
@@ -80,6 +113,8 @@ def is_allowed(architecture: str, changes: Mapping[str, Any]) -> bool:
     """Whether the class of ``transformers`` takes the keys."""
     if changes.get("num_key_value_heads", 1) is None:
         return architecture in ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+    if architecture in HYBRID:
+        return SLIDING not in changes.get("layer_types", [])
     # gpt-oss' layers slide, so it needs a window.
     return architecture != "GptOssForCausalLM" or changes.get("sliding_window", 1) is not None
 
@@ -87,25 +122,34 @@ def is_allowed(architecture: str, changes: Mapping[str, Any]) -> bool:
 COMBINATIONS = [
     (architecture, variant)
     for architecture in ARCHITECTURES
-    for variant, changes in VARIANTS.items()
+    for variant, changes in (VARIANTS | (HYBRID_VARIANTS if architecture in HYBRID else {})).items()
     if is_allowed(architecture, changes)
 ]
 
 
+def table_of(architecture: str, variant: str) -> dict[str, Any]:
+    """The sizes, and what the variant has beside them."""
+    return {**SIZES, **NEEDED.get(architecture, {}), **(VARIANTS | HYBRID_VARIANTS)[variant]}
+
+
 @pytest.mark.parametrize(("architecture", "variant"), COMBINATIONS)
 def test_reads_what_transformers_reads(architecture: str, variant: str) -> None:
-    table = {**SIZES, **NEEDED.get(architecture, {}), **VARIANTS[variant]}
-    expected = hf_config(architecture, table)
-    found = read_hf_config({**table, "architectures": [architecture]}, origin="here")
+    table = table_of(architecture, variant)
+    whole = tiny.hf_config(architecture, table)
+    expected = whole.get_text_config()
+    found = read_hf_config(keys_of(architecture, table), origin="here")
     assert found.num_kv_heads == expected.num_key_value_heads
     assert found.head_dim == (getattr(expected, "head_dim", None) or SIZES["hidden_size"] // 32)
     assert found.rms_norm_eps == expected.rms_norm_eps
     assert found.rope.theta == expected.rope_parameters["rope_theta"]
     assert kind(found) == expected.rope_parameters["rope_type"]
-    assert found.tie_word_embeddings == expected.tie_word_embeddings
+    assert found.tie_word_embeddings == whole.tie_word_embeddings
     assert found.windows == windows(architecture, expected)
     if architecture == "GptOssForCausalLM":
         assert found.swiglu_limit == expected.swiglu_limit
+    if architecture in HYBRID:
+        assert found.linear_layers == tuple(kind == LINEAR for kind in expected.layer_types)
+        assert found.rope.part == expected.rope_parameters["partial_rotary_factor"]
     if found.experts is not None:
         assert found.experts.num_experts_per_tok == expected.num_experts_per_tok
         assert found.experts.norm_topk_prob == getattr(expected, "norm_topk_prob", True)
@@ -117,21 +161,22 @@ def kind(config: ModelConfig) -> str:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "variant"), [case for case in COMBINATIONS if not any("rope" in key for key in VARIANTS[case[1]])]
+    ("architecture", "variant"),
+    [case for case in COMBINATIONS if not any("rope" in key for key in (VARIANTS | HYBRID_VARIANTS)[case[1]])],
 )
 def test_needs_the_tensors_that_transformers_has(architecture: str, variant: str) -> None:
-    table = {**SIZES, **NEEDED.get(architecture, {}), **VARIANTS[variant]}
+    table = table_of(architecture, variant)
     with torch.device("meta"):
-        model = getattr(transformers, architecture)(hf_config(architecture, table))
+        model = getattr(transformers, architecture)(tiny.hf_config(architecture, table))
     expected = {name: tuple(tensor.shape) for name, tensor in tiny.checkpoint(model).items()}
-    specs = needed(read_hf_config({**table, "architectures": [architecture]}, origin="here"))
+    specs = needed(read_hf_config(keys_of(architecture, table), origin="here"))
     assert {spec.name: spec.shape for spec in specs} == expected
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_reads_what_transformers_writes(architecture: str) -> None:
-    table = {**SIZES, **NEEDED.get(architecture, {})}
-    written = hf_config(architecture, table).to_dict()
+    table = keys_of(architecture, table_of(architecture, "nothing but sizes"))
+    written = tiny.hf_config(architecture, table.get("text_config", table)).to_dict()
     found, again = (
         read_hf_config({**keys, "architectures": [architecture], "eos_token_id": 7}, origin="here")
         for keys in (table, written)
@@ -140,8 +185,8 @@ def test_reads_what_transformers_writes(architecture: str) -> None:
 
 
 def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
-    table = {**SIZES, **NEEDED.get(architecture, {}), **changes, "architectures": [architecture]}
-    return read_hf_config(table, origin="here/config.json")
+    table = {**SIZES, **NEEDED.get(architecture, {}), **changes}
+    return read_hf_config(keys_of(architecture, table), origin="here/config.json")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +211,26 @@ def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
         ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 9}, "a token takes 9 experts, but there are 8"),
         ("Qwen3MoeForCausalLM", {"moe_intermediate_size": None}, "'moe_intermediate_size' is None; a positive integer"),
         ("Qwen2MoeForCausalLM", {"mlp_only_layers": "none"}, "'mlp_only_layers' is 'none'; a list of layer numbers"),
+        (
+            HYBRID[0],
+            {"layer_types": [LINEAR]},
+            "'layer_types' is .*; a list of 6 entries is needed, each one of linear_",
+        ),
+        (
+            HYBRID[0],
+            {"layer_types": [FULL, LINEAR, SLIDING] * 2},
+            "'layer_types' is .*each one of linear_attention, full",
+        ),
+        (HYBRID[0], {"full_attention_interval": 0}, "'full_attention_interval' is 0; a positive integer"),
+        (
+            HYBRID[0],
+            {"linear_num_value_heads": 24},
+            "'linear_num_value_heads' is 24; a multiple of 'linear_num_key_heads'",
+        ),
+        (HYBRID[0], {"linear_conv_kernel_dim": 1}, "'linear_conv_kernel_dim' is 1; 2 or more is needed"),
+        (HYBRID[0], {"partial_rotary_factor": 2.0}, "'partial_rotary_factor' is 2.0; a number above 0, 1 at most"),
+        (HYBRID[0], {"head_dim": 12}, "a head has 12 dimensions, of which 3 are turned; RoPE needs an even number"),
+        (NESTED, {"hidden_size": None}, "here/config.json: 'hidden_size' is None; a positive integer"),
     ],
 )
 def test_what_is_wrong_is_named(architecture: str, changes: dict[str, Any], message: str) -> None:
@@ -179,6 +244,7 @@ def test_what_is_wrong_is_named(architecture: str, changes: dict[str, Any], mess
         ("LlamaForCausalLM", {"hidden_act": "gelu"}, "the activation 'gelu' is not supported; supported: silu"),
         ("GptOssForCausalLM", {"swiglu_alpha": 1.0}, "'swiglu_alpha' is 1.0; supported: 1.702"),
         ("LlamaForCausalLM", {"partial_rotary_factor": 0.5}, "RoPE turns 0.5 of each head's dimensions"),
+        (HYBRID[0], {"layer_types": [LINEAR] * 6}, "all 6 layers have linear attention; models in which one at least"),
     ],
 )
 def test_what_no_model_here_does_is_refused(architecture: str, changes: dict[str, Any], message: str) -> None:
@@ -193,8 +259,14 @@ def test_an_unknown_architecture_is_answered_with_those_that_are_known() -> None
     assert str(caught.value) == (
         "here/config.json: architecture 'GPT2LMHeadModel' is not supported; supported: GptOssForCausalLM, "
         "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, "
-        "Qwen3ForCausalLM, Qwen3MoeForCausalLM"
+        "Qwen3ForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5MoeForCausalLM, "
+        "Qwen3_5MoeForConditionalGeneration"
     )
+
+
+def test_the_table_of_what_reads_text_is_needed() -> None:
+    with pytest.raises(CheckpointError, match="'text_config' is 3; a table is needed"):
+        read_hf_config({"architectures": [NESTED], "text_config": 3}, origin="here")
 
 
 @pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [3]])
@@ -213,7 +285,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.sampled_from(["factor", "rope_type"]), inner),
     max_leaves=6,
 )
-KEYS = sorted({key for changes in (SIZES, EXPERTS, *VARIANTS.values()) for key in changes} | {"hidden_act"})
+KEYS = sorted(
+    {key for changes in (SIZES, EXPERTS, *VARIANTS.values(), *HYBRID_VARIANTS.values()) for key in changes}
+    | {"hidden_act"}
+)
 
 
 @given(architecture=st.sampled_from(ARCHITECTURES), changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4))
@@ -224,4 +299,4 @@ def test_any_values_are_read_or_refused(architecture: str, changes: dict[str, An
     except CheckpointError as error:
         assert "here/config.json" in str(error)  # noqa: PT017
     else:
-        assert len(config.windows) == len(config.expert_layers) == config.num_layers
+        assert len(config.windows) == len(config.expert_layers) == len(config.linear_layers) == config.num_layers

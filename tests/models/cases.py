@@ -18,6 +18,16 @@ from tests.models import tiny
 TOKENS = 200  # beyond the original context of every scaling, and several windows long
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64}
+HYBRID = {
+    **EXPERTS,
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "shared_expert_intermediate_size": 96,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 
 
@@ -123,6 +133,33 @@ CASES = {
             "rope_parameters": {**YARN, "truncate": False},
         },
     ),
+    "qwen3 next": Case("Qwen3NextForCausalLM", HYBRID),
+    "qwen3 next, yarn, a dense layer, all biases": Case(
+        "Qwen3NextForCausalLM",
+        {
+            **HYBRID,
+            "layer_types": ["full_attention", "linear_attention", "full_attention", "linear_attention"],
+            "linear_num_value_heads": 2,
+            "linear_conv_kernel_dim": 3,
+            "rope_parameters": {**YARN, "partial_rotary_factor": 0.5},
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+            "norm_topk_prob": False,
+        },
+    ),
+    "qwen3.5 moe": Case(
+        "Qwen3_5MoeForConditionalGeneration",
+        {
+            **HYBRID,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [2, 1, 1],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
 }
 
 
@@ -216,6 +253,11 @@ CONFIG_FAULTS: dict[str, tuple[str, Change]] = {
     "qwen2's top-k normalised": ("qwen2 moe, a dense layer", _experts(norm_topk_prob=True)),
     "one expert too few": ("qwen3 moe", _experts(num_experts_per_tok=2)),
     "gpt-oss' activation not clamped": ("gpt-oss", lambda config: replace(config, swiglu_limit=1e9)),
+    "all of each head turned": ("qwen3 next", _rope(part=1.0)),
+    "a smaller part of each head turned": ("qwen3.5 moe", _rope(part=0.125)),
+    "yarn over a part of each head dropped": ("qwen3 next, yarn, a dense layer, all biases", _rope(scaling=None)),
+    "norms not centred on zero": ("qwen3 next", lambda config: replace(config, zero_centred_norms=False)),
+    "qwen3 next's top-k not normalised": ("qwen3 next", _experts(norm_topk_prob=False)),
 }
 
 TENSOR_FAULTS: dict[str, tuple[str, str, Callable[[Tensor], Tensor]]] = {
@@ -228,4 +270,27 @@ TENSOR_FAULTS: dict[str, tuple[str, str, Callable[[Tensor], Tensor]]] = {
     "q's bias dropped": ("qwen2", ".q_proj.bias", torch.zeros_like),
     "norm of q without its weight": ("qwen3", ".q_norm.weight", torch.ones_like),
     "norm of k without its weight": ("qwen3 moe", ".k_norm.weight", torch.ones_like),
+    "attention's gates half open": ("qwen3 next", ".self_attn.gate_proj.weight", torch.zeros_like),
+    "attention's gates another head's": ("qwen3.5 moe", ".self_attn.gate_proj.weight", lambda gate: gate.roll(32, 0)),
+    "norm of q centred on one": ("qwen3.5 moe", ".q_norm.weight", torch.zeros_like),
+    "norm of linear attention without its weight": ("qwen3 next", ".linear_attn.norm.weight", torch.ones_like),
+    "keys one head on": (
+        "qwen3 next",
+        ".in_proj_qkv.weight",
+        lambda qkv: torch.cat([qkv[:32], qkv[32:64].roll(16, 0), qkv[64:]]),
+    ),
+    "the output's gate another head's": ("qwen3 next", ".in_proj_z.weight", lambda gate: gate.roll(24, 0)),
+    "the newest input of the convolution alone": (
+        "qwen3 next",
+        ".conv1d.weight",
+        lambda weight: torch.cat([torch.zeros_like(weight[..., :-1]), weight[..., -1:]], -1),
+    ),
+    "states that do not fade": ("qwen3 next", ".A_log", lambda decay: decay - 30),
+    "decay without its bias": ("qwen3.5 moe", ".dt_bias", torch.zeros_like),
+    "every token written as strongly": ("qwen3.5 moe", ".in_proj_b.weight", torch.zeros_like),
+    "the convolution's oldest input dropped": (
+        "qwen3.5 moe",
+        ".conv1d.weight",
+        lambda weight: torch.cat([torch.zeros_like(weight[..., :1]), weight[..., 1:]], -1),
+    ),
 }

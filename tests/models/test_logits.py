@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from strata import quant
+from strata.runner.runner import Runner
 from strata.scheduler.batch import Batch
 from tests.models import tiny
 from tests.models.cases import CASES, CONFIG_FAULTS, TENSOR_FAULTS, TOKENS, made, packed_experts, runner_of
 
+HYBRID_CASES = [name for name, case in CASES.items() if "linear_num_key_heads" in case.settings]
 TOLERANCE = 1e-4  # relative norm over all logits, float32
 PREFILL = 150  # tokens before those that are decoded one by one
 
@@ -36,28 +38,80 @@ def test_logits_of_decoded_tokens(name: str) -> None:
     runner = runner_of(name)
     blocks = torch.randperm(runner.num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
     tiny.run_chunks(runner, token_ids[:PREFILL], PREFILL, blocks)
-    steps = [Batch((tiny.sequence(token_ids, i, i + 1, blocks),)) for i in range(PREFILL, TOKENS)]
-    found = torch.cat([runner.run_all(step) for step in steps])
+    found = tiny.run_chunks(runner, token_ids, 1, blocks, begin=PREFILL)
     assert tiny.relative(found, expected[PREFILL:]) < TOLERANCE
+
+
+SPANS = [(199, 200), (61, 62), (10, 11), (100, 164), (0, 30)]
+
+
+def beside_others(name: str) -> tuple[Runner, Batch]:
+    """Decoding at different lengths and two prefill chunks, one of them a sequence's last, in one step."""
+    _, token_ids, _ = made(name)
+    runner = runner_of(name)
+    tables = torch.randperm(runner.num_blocks, generator=torch.Generator().manual_seed(2)).tolist()
+    sequences = []
+    for slot, (start, end) in enumerate(SPANS):
+        blocks = tables[slot * 16 : (slot + 1) * 16]
+        if start:
+            tiny.run_chunks(runner, token_ids[:start], 64, blocks, slot=slot)
+        state_slot = slot if runner.num_states else None
+        sequences.append(tiny.sequence(token_ids, start, end, blocks, name=str(slot), state_slot=state_slot))
+    return runner, Batch(tuple(sequences))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_logits_beside_other_sequences(name: str) -> None:
-    """Decoding at different lengths and two prefill chunks, one of them a sequence's last, in one step."""
-    _, token_ids, expected = made(name)
-    runner = runner_of(name)
-    tables = torch.randperm(runner.num_blocks, generator=torch.Generator().manual_seed(2)).tolist()
-    blocks = [tables[i * 16 : (i + 1) * 16] for i in range(5)]
-    for i, cached in enumerate((199, 61, 10, 100)):
-        tiny.run_chunks(runner, token_ids[:cached], 64, blocks[i])
-    spans = [(199, 200), (61, 62), (10, 11), (100, 164), (0, 30)]
-    batch = Batch(tuple(tiny.sequence(token_ids, a, b, blocks[i], name=str(i)) for i, (a, b) in enumerate(spans)))
-    wanted = torch.cat([expected[a:b] for a, b in spans])
+    runner, batch = beside_others(name)
+    wanted = torch.cat([made(name)[2][start:end] for start, end in SPANS])
     assert tiny.relative(runner.run_all(batch), wanted) < TOLERANCE
-    sampled = runner.run(batch).logits  # the first sequence alone ends here
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_of_sequences_that_end_in_a_step(name: str) -> None:
+    runner, batch = beside_others(name)
+    sampled = runner.run(batch).logits  # the first one alone
     assert sampled.dtype == torch.float32
     assert sampled.shape == (1, 160)
-    assert tiny.relative(sampled, expected[199:]) < TOLERANCE
+    assert tiny.relative(sampled, made(name)[2][199:]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", HYBRID_CASES)
+def test_a_prompt_with_states_may_be_cut_anywhere(name: str) -> None:
+    _, token_ids, expected = made(name)
+    runner, blocks = runner_of(name), list(range(16))
+    for border in range(1, 40):
+        before = tiny.run_chunks(runner, token_ids[:border], border, blocks)
+        after = tiny.run_chunks(runner, token_ids[:40], 40 - border, blocks, begin=border)
+        assert tiny.relative(torch.cat([before, after]), expected[:40]) < TOLERANCE, border
+
+
+@pytest.mark.parametrize("name", HYBRID_CASES)
+def test_a_sequence_finds_nothing_in_a_slot_that_was_used(name: str) -> None:
+    """Nor does one that was preempted, whose tokens run once more, in another slot."""
+    _, token_ids, expected = made(name)
+    runner, blocks = runner_of(name), list(range(16))
+    assert runner.caches.states is not None
+    for states in runner.caches.states.layers:
+        states.conv.fill_(torch.nan)
+        states.recurrent.fill_(torch.nan)
+    tiny.run_chunks(runner, token_ids[:100], 30, blocks, slot=2)
+    assert tiny.relative(tiny.run_chunks(runner, token_ids, 130, blocks, slot=1), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("what", ["conv", "recurrent"])
+@pytest.mark.parametrize("fault", ["lost", "another sequence's"])
+def test_faults_of_a_state_show(what: str, fault: str) -> None:
+    _, token_ids, expected = made("qwen3 next")
+    runner, blocks = runner_of("qwen3 next"), [list(range(i, i + 16)) for i in (0, 16)]
+    tiny.run_chunks(runner, token_ids[:PREFILL], PREFILL, blocks[0])
+    tiny.run_chunks(runner, token_ids[7:PREFILL], PREFILL, blocks[1], slot=1)
+    assert runner.caches.states is not None
+    for states in runner.caches.states.layers:
+        tensor = getattr(states, what)
+        tensor[0] = 0 if fault == "lost" else tensor[1]
+    found = tiny.run_chunks(runner, token_ids, TOKENS, blocks[0], begin=PREFILL)
+    assert tiny.relative(found, expected[PREFILL:]) > 5 * TOLERANCE
 
 
 @pytest.mark.parametrize("fault", CONFIG_FAULTS)
@@ -101,7 +155,7 @@ def test_bf16_activations_cost_no_more_than_in_the_reference(kind: str) -> None:
     assert error < 1.3 * reference_error
 
 
-@pytest.mark.parametrize("name", ["qwen3 moe", "gpt-oss"])
+@pytest.mark.parametrize("name", ["qwen3 moe", "gpt-oss", "qwen3 next"])
 @pytest.mark.parametrize("kind", ["int8", "int4", "mxfp4"])
 def test_packed_experts_give_the_logits_of_their_numbers(name: str, kind: str) -> None:
     _, token_ids, _ = made(name)

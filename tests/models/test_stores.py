@@ -50,7 +50,20 @@ def middle(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((found - expected).norm(dim=-1) / expected.norm(dim=-1)).median())
 
 
-@pytest.mark.parametrize("name", ["mistral", "mixtral", "qwen2", "qwen2 moe, a dense layer", "qwen3 moe", "gpt-oss"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen2 moe, a dense layer",
+        "qwen3 moe",
+        "gpt-oss",
+        "qwen3 next",
+        "qwen3 next, yarn, a dense layer, all biases",
+        "qwen3.5 moe",
+    ],
+)
 def test_logits_of_a_store(name: str, tmp_path: Path) -> None:
     model = saved(name, tmp_path / "source")
     store = Store.open(convert(str(tmp_path / "source"), tmp_path / "store", "bf16"))

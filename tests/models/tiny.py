@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,22 +37,43 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+# Of models that read images, too.
+VISION: dict[str, Any] = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 96}
+
+
 def hf_model(architecture: str, **changes: Any) -> Any:
-    """A random model of that class of ``transformers`` in float32: norms 1 + 0.1 * randn, all else, biases and sinks
-    too, of std 0.2."""
+    """A random model of that class of ``transformers`` in float32: norms 1 + 0.1 * randn, states that fade over 2 to
+    200 tokens, all else, biases and sinks too, of std 0.2."""
     model_class = getattr(transformers, architecture)
-    config = model_class.config_class(**{**SETTINGS, **changes}, attn_implementation="eager")
-    config._experts_implementation = "eager"
+    config = hf_config(architecture, {**SETTINGS, **changes}, attn_implementation="eager")
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        part._experts_implementation = "eager"
     model = model_class(config).eval()
     generator = torch.Generator().manual_seed(7)
+    zero_centred = model_config(model).zero_centred_norms
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.2 * noise)
+            if "norm" in name:
+                centre = 0 if zero_centred and not name.endswith("linear_attn.norm.weight") else 1
+                parameter.copy_(centre + 0.1 * noise)
+            elif name.endswith(".A_log"):
+                parameter.copy_(-3 + noise)
+            else:
+                parameter.copy_((0.5 if name.endswith(".conv1d.weight") else 0.2) * noise)
     for module in model.modules():
         if hasattr(module, "limit"):  # transformers 5.17 clamps gpt-oss' experts at 7.0, whatever the config says
             module.limit = changes.get("swiglu_limit", module.limit)
     return model
+
+
+def hf_config(architecture: str, table: Mapping[str, Any], **more: Any) -> Any:
+    """The configuration of that class, in the part that reads text where it has several."""
+    config_class = getattr(transformers, architecture).config_class
+    if "text_config" not in config_class.sub_configs:
+        return config_class(**dict(table), **more)
+    tied = {key: table[key] for key in ("tie_word_embeddings",) if key in table}
+    return config_class(text_config=dict(table), vision_config=VISION, **tied, **more)
 
 
 def hf_llama(**changes: Any) -> Any:
@@ -94,12 +116,20 @@ def _move(weight: Any, device: torch.device) -> Any:
 
 
 def checkpoint(model: Any) -> dict[str, Any]:
-    """The tensors that a checkpoint of the model holds, by their canonical names.
+    """The tensors that a checkpoint of the model holds, by their canonical names; those of text alone.
 
-    ``transformers`` stacks the experts, and gate and up of each: side by side, in gpt-oss in turns and transposed.
+    ``transformers`` stacks the experts, and gate and up of each: side by side, in gpt-oss in turns and transposed. It
+    fuses the projections of attention with gates, and of linear attention in Qwen3-Next, head by head.
     """
     tensors: dict[str, Any] = {}
-    for name, tensor in model.state_dict().items():
+    for stored, tensor in model.state_dict().items():
+        name = stored.replace("model.language_model.", "model.")
+        if name.startswith("model.visual."):
+            continue
+        fused = _unfused(model.config.get_text_config(), name, tensor.detach())
+        if fused:
+            tensors |= fused
+            continue
         layer, _, kind = name.partition(".mlp.experts.")
         if not kind:
             tensors[name.replace(".mlp.router.", ".mlp.gate.")] = tensor.detach()
@@ -110,6 +140,29 @@ def checkpoint(model: Any) -> dict[str, Any]:
     if model.config.tie_word_embeddings:
         del tensors["lm_head.weight"]
     return tensors
+
+
+def _unfused(config: Any, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """The canonical tensors of one that is fused; none if it is not."""
+    if not hasattr(config, "linear_num_key_heads"):
+        return {}
+    module, _, kind = name.rpartition(".")
+    stem = module.rpartition(".")[0]
+    if module.endswith("self_attn.q_proj"):
+        query, gate = tensor.view(config.num_attention_heads, 2, -1, *tensor.shape[1:]).unbind(1)
+        return {f"{stem}.q_proj.{kind}": query.flatten(0, 1), f"{stem}.gate_proj.{kind}": gate.flatten(0, 1)}
+    groups = config.linear_num_key_heads
+    sharing = config.linear_num_value_heads // groups
+    if module.endswith("in_proj_ba"):
+        b, a = tensor.view(groups, 2, sharing, -1).unbind(1)
+        return {f"{stem}.in_proj_b.weight": b.flatten(0, 1), f"{stem}.in_proj_a.weight": a.flatten(0, 1)}
+    if module.endswith("in_proj_qkvz"):
+        keys, values = config.linear_key_head_dim, sharing * config.linear_value_head_dim
+        *qkv, z = (
+            part.flatten(0, 1) for part in tensor.unflatten(0, (groups, -1)).split([keys, keys, values, values], 1)
+        )
+        return {f"{stem}.in_proj_qkv.weight": torch.cat(qkv), f"{stem}.in_proj_z.weight": z}
+    return {}
 
 
 def _parts(kind: str, value: Tensor, in_turns: bool) -> list[tuple[str, Tensor]]:
@@ -129,18 +182,24 @@ def reference_logits(model: Any, token_ids: list[int]) -> Tensor:
         return model(torch.tensor([token_ids])).logits[0]
 
 
-def sequence(token_ids: list[int], start: int, end: int, block_ids: list[int], name: str = "a") -> ScheduledSequence:
+def sequence(
+    token_ids: list[int], start: int, end: int, block_ids: list[int], name: str = "a", state_slot: int | None = None
+) -> ScheduledSequence:
     """Tokens start .. end of a sequence as the scheduler would schedule them."""
     used = tuple(block_ids[: -(-end // BLOCK_SIZE)])
-    return ScheduledSequence(name, tuple(token_ids[start:end]), start, used, samples=end == len(token_ids))
+    samples = end == len(token_ids)
+    return ScheduledSequence(name, tuple(token_ids[start:end]), start, used, samples, state_slot=state_slot)
 
 
-def run_chunks(runner: Runner, token_ids: list[int], chunk: int, block_ids: list[int]) -> Tensor:
-    """All logits of a sequence run in chunks: float32 [tokens, vocab]."""
-    parts = []
-    for start in range(0, len(token_ids), chunk):
+def run_chunks(
+    runner: Runner, token_ids: list[int], chunk: int, block_ids: list[int], *, begin: int = 0, slot: int = 0
+) -> Tensor:
+    """All logits of a sequence from token ``begin`` on, run in chunks: float32 [tokens, vocab]. ``slot``: of its
+    state, if the model has any."""
+    parts, state_slot = [], slot if runner.num_states else None
+    for start in range(begin, len(token_ids), chunk):
         end = min(start + chunk, len(token_ids))
-        parts.append(runner.run_all(Batch((sequence(token_ids, start, end, block_ids),))))
+        parts.append(runner.run_all(Batch((sequence(token_ids, start, end, block_ids, state_slot=state_slot),))))
     return torch.cat(parts)
 
 

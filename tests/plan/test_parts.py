@@ -47,7 +47,9 @@ def test_our_int4_takes_4_63_bits_and_int8_heads() -> None:
     assert ours.router == 48 * 128 * 2048 * 2
 
 
-@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "gpt-oss-120b", "mixtral-8x7b", "qwen3-235b-a22b", "qwen3-8b"])
+@pytest.mark.parametrize(
+    "name", ["qwen3-30b-a3b", "gpt-oss-120b", "mixtral-8x7b", "qwen3-235b-a22b", "qwen3-8b", "qwen3-next-80b-a3b"]
+)
 def test_bf16_is_twice_the_published_number_of_parameters(name: str) -> None:
     published = {
         "qwen3-30b-a3b": 30.53,
@@ -55,8 +57,20 @@ def test_bf16_is_twice_the_published_number_of_parameters(name: str) -> None:
         "mixtral-8x7b": 46.70,
         "qwen3-235b-a22b": 235.09,
         "qwen3-8b": 8.19,
+        "qwen3-next-80b-a3b": 79.674,
     }
     assert weight_parts(public(name), "bf16").total / 2e9 == pytest.approx(published[name], abs=0.006)
+
+
+def test_linear_attention_is_attention() -> None:
+    """Of Qwen3-Next, 36 layers of it and 12 of full attention with gates; A, dt and convolution count like norms do in
+    attention."""
+    model = public("qwen3-next-80b-a3b")
+    linear = 2048 * (12288 + 64 + 4096) + 8192 * 4 + 32 + 32 + 128
+    full = 2048 * (2 * 4096 + 2 * 512 + 4096) + 2 * 256
+    parts = weight_parts(model, "bf16")
+    assert parts.attention == 2 * (36 * linear + 12 * full)
+    assert parts.norms == 2 * 2048 * (2 * 48 + 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

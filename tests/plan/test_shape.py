@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from strata.config import ModelConfig, read_hf_config
+from strata.config import LinearAttentionConfig, ModelConfig, read_hf_config
 from strata.errors import CheckpointError
 from strata.plan.shape import Role, TensorSpec, check, needed, stored_format
 from tests.store.checkpoints import config
@@ -55,6 +56,41 @@ def test_what_follows_from_the_config_is_ignored() -> None:
     check(model(), shapes(model()) | extra, origin="m")
 
 
+def test_a_hybrid_model_needs_each_layer_s_own_kind_of_attention() -> None:
+    hybrid = replace(
+        model(),
+        gated_attention=True,
+        linear_attention=LinearAttentionConfig(2, 4, 8, 16, 3),
+        linear_layers=(True, False),
+    )
+    found = shapes(hybrid)
+    linear = {name.rpartition("linear_attn.")[2]: shape for name, shape in found.items() if "linear_attn" in name}
+    assert linear == {
+        "in_proj_qkv.weight": (96, 64),
+        "in_proj_z.weight": (64, 64),
+        "in_proj_b.weight": (4, 64),
+        "in_proj_a.weight": (4, 64),
+        "conv1d.weight": (96, 1, 3),
+        "A_log": (4,),
+        "dt_bias": (4,),
+        "norm.weight": (16,),
+        "out_proj.weight": (64, 64),
+    }
+    assert {name.split(".")[2] for name in found if "self_attn" in name} == {"1"}
+    assert found["model.layers.1.self_attn.gate_proj.weight"] == found["model.layers.1.self_attn.q_proj.weight"]
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3NextForCausalLM", "LlamaForCausalLM"])
+def test_layers_that_guess_further_tokens_are_ignored_where_an_architecture_has_them(architecture: str) -> None:
+    named = replace(model(), architecture=architecture)
+    extra = shapes(named) | {"mtp.layers.0.self_attn.q_proj.weight": (64, 64)}
+    if architecture == "Qwen3NextForCausalLM":
+        check(named, extra, origin="m")
+    else:
+        with pytest.raises(CheckpointError, match="unknown tensors: mtp"):
+            check(named, extra, origin="m")
+
+
 def test_every_fault_is_named_at_once() -> None:
     found = shapes(model())
     del found["model.layers.1.mlp.up_proj.weight"]
@@ -81,6 +117,7 @@ def test_long_lists_of_names_are_cut() -> None:
         (Role.MATRIX, (8, 64), {"bf16": "bf16", "int8": "int8", "int4": "int4"}),
         (Role.EMBEDDING, (8, 64), {"bf16": "bf16", "int8": "int8", "int4": "int8"}),  # never below 8 bits
         (Role.MATRIX, (8, 48), {"bf16": "bf16", "int8": "bf16", "int4": "bf16"}),  # no whole groups of 32
+        (Role.DECAY, (8, 64), {"bf16": "bf16", "int8": "bf16", "int4": "bf16"}),
         (Role.VECTOR, (64,), {"bf16": None, "int8": None, "int4": None}),  # as in the source
     ],
 )

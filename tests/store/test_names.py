@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from strata import quant
+from strata.config import LinearAttentionConfig, ModelConfig, read_hf_config
 from strata.errors import CheckpointError
 from strata.store.sources import names
 from strata.store.sources.names import Place
+from tests.store.checkpoints import config
 
 L = "model.layers.7"
+HYBRID = ("Qwen3NextForCausalLM", "Qwen3_5MoeForConditionalGeneration")
+
+
+def model(architecture: str) -> ModelConfig:
+    """One of that name: a hybrid one has two heads of 8, one key head for two value heads, of 4 and 2."""
+    plain = read_hf_config(config(num_attention_heads=2, head_dim=8), origin="m")
+    if architecture not in HYBRID:
+        return replace(plain, architecture=architecture)
+    linear = LinearAttentionConfig(2, 4, 4, 2, 4)
+    return replace(plain, architecture=architecture, gated_attention=True, linear_attention=linear)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +57,7 @@ L = "model.layers.7"
             (2, 6, 8),
             {
                 f"{L}.mlp.experts.{expert}.{projection}.weight": Place(
-                    f"{L}.mlp.experts.gate_up_proj", expert, rows=rows
+                    f"{L}.mlp.experts.gate_up_proj", expert, rows=(rows,)
                 )
                 for projection, rows in (("gate_proj", range(3)), ("up_proj", range(3, 6)))
                 for expert in (0, 1)
@@ -53,7 +69,7 @@ L = "model.layers.7"
             f"{L}.mlp.experts.gate_up_proj",
             (1, 8, 6),
             {
-                f"{L}.mlp.experts.0.{projection}.weight": Place(f"{L}.mlp.experts.gate_up_proj", 0, True, rows)
+                f"{L}.mlp.experts.0.{projection}.weight": Place(f"{L}.mlp.experts.gate_up_proj", 0, True, (rows,))
                 for projection, rows in (("gate_proj", range(0, 6, 2)), ("up_proj", range(1, 6, 2)))
             },
             id="gpt-oss: in turns, and transposed",
@@ -79,10 +95,69 @@ L = "model.layers.7"
             {f"{L}.mlp.experts.down_proj": Place(f"{L}.mlp.experts.down_proj")},
             id="a damaged header may claim any number of empty experts",
         ),
+        pytest.param(
+            HYBRID[0],
+            f"{L}.self_attn.q_proj.weight",
+            (32, 8),
+            {
+                f"{L}.self_attn.{part}.weight": Place(f"{L}.self_attn.q_proj.weight", rows=rows)
+                for part, rows in (
+                    ("q_proj", (range(8), range(16, 24))),
+                    ("gate_proj", (range(8, 16), range(24, 32))),
+                )
+            },
+            id="queries and gates, head by head",
+        ),
+        pytest.param(
+            HYBRID[1],
+            "model.language_model.layers.7.self_attn.q_proj.bias",
+            (32,),
+            {
+                f"{L}.self_attn.{part}.bias": Place("model.language_model.layers.7.self_attn.q_proj.bias", rows=rows)
+                for part, rows in (
+                    ("q_proj", (range(8), range(16, 24))),
+                    ("gate_proj", (range(8, 16), range(24, 32))),
+                )
+            },
+            id="their biases, in a model that reads images, too",
+        ),
+        pytest.param(
+            HYBRID[0],
+            f"{L}.self_attn.q_proj.weight",
+            (31, 8),
+            {f"{L}.self_attn.q_proj.weight": Place(f"{L}.self_attn.q_proj.weight")},
+            id="a size that does not divide: reported as wrong",
+        ),
+        pytest.param(
+            HYBRID[0],
+            f"{L}.linear_attn.in_proj_qkvz.weight",
+            (32, 8),
+            {
+                f"{L}.linear_attn.in_proj_{part}.weight": Place(f"{L}.linear_attn.in_proj_qkvz.weight", rows=rows)
+                for part, rows in (
+                    (
+                        "qkv",
+                        (range(4), range(16, 20), range(4, 8), range(20, 24), range(8, 12), range(24, 28)),
+                    ),
+                    ("z", (range(12, 16), range(28, 32))),
+                )
+            },
+            id="queries, keys, values and gates, by key head",
+        ),
+        pytest.param(
+            HYBRID[0],
+            f"{L}.linear_attn.in_proj_ba.weight",
+            (8, 8),
+            {
+                f"{L}.linear_attn.in_proj_{part}.weight": Place(f"{L}.linear_attn.in_proj_ba.weight", rows=rows)
+                for part, rows in (("b", (range(2), range(4, 6))), ("a", (range(2, 4), range(6, 8))))
+            },
+            id="b and a, by key head",
+        ),
     ],
 )
 def test_hugging_face(architecture: str, stored: str, shape: tuple[int, ...], expected: dict[str, Place]) -> None:
-    assert names.huggingface(architecture, {stored: shape}, origin="m") == expected
+    assert names.huggingface(model(architecture), {stored: shape}, origin="m") == expected
 
 
 @pytest.mark.parametrize(
@@ -135,11 +210,28 @@ def test_two_tensors_of_one_name_are_named() -> None:
     [
         (Place("x"), (6, 8), (6, 8)),
         (Place("x", 1), (4, 6, 8), (6, 8)),
-        (Place("x", 1, rows=range(1, 7, 2)), (4, 7, 8), (3, 8)),
-        (Place("x", 1, True, range(0, 6, 2)), (4, 8, 6), (3, 8)),
+        (Place("x", 1, rows=(range(1, 7, 2),)), (4, 7, 8), (3, 8)),
+        (Place("x", 1, True, (range(0, 6, 2),)), (4, 8, 6), (3, 8)),
+        (Place("x", rows=(range(2), range(4, 6))), (6, 8), (4, 8)),
         (Place("x", as_row=True), (8,), (1, 8)),
         (Place("x", 2), (4, 6), (6,)),
     ],
 )
 def test_the_shape_of_a_part(place: Place, stored: tuple[int, ...], expected: tuple[int, ...]) -> None:
     assert place.shape(stored) == expected
+
+
+def test_rows_of_a_bit_format_are_put_together() -> None:
+    """Only what is asked for is read."""
+    packed = quant.get("mxfp4").pack(torch.randn(8, 32))
+    numbers, asked = quant.get("mxfp4").unpack(packed), []
+
+    def read(_: int | None, rows: slice) -> quant.QuantizedTensor:
+        asked.append(rows)
+        parts = {name: part[rows] for name, part in packed.parts.items()}
+        return quant.QuantizedTensor("mxfp4", (len(range(8)[rows]), 32), parts)
+
+    found = Place("x", rows=(range(4, 6), range(2), range(6, 8))).read(read, slice(1, 5))
+    assert isinstance(found, quant.QuantizedTensor)
+    assert torch.equal(quant.get("mxfp4").unpack(found), numbers[[5, 0, 1, 6]])
+    assert asked == [slice(5, 6, 1), slice(0, 2, 1), slice(6, 7, 1)]

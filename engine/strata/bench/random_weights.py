@@ -38,13 +38,21 @@ _E2M1 = math.sqrt(68.5 / 8)  # of all MXFP4 codes
 class RandomWeights:
     """The bytes of any weight of a model; the same for the same ``seed``, whatever was asked for before."""
 
-    def __init__(self, specs: tuple[TensorSpec, ...], *, router_skew: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        specs: tuple[TensorSpec, ...],
+        *,
+        zero_centred_norms: bool = False,
+        router_skew: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         """``router_skew`` S: an expert's row of the router is multiplied by 2^(S * (1 - (2r + 1) / n)), with r its rank
         of n, which each layer shuffles. The wider its logits lie, the oftener they are among the top k. 0: all experts
         are as likely. Of 128 experts with 8 a token, the likeliest quarter gets a share of 0.44, 0.60 and 0.78 of all
-        choices with S = 0.5, 1 and 2."""
+        choices with S = 0.5, 1 and 2. ``zero_centred_norms``: see ``ModelConfig``."""
         self._specs = {spec.name: spec for spec in specs}
         self._embedding_std = math.sqrt(2 * sum(spec.name.endswith("input_layernorm.weight") for spec in specs))
+        self._zero_centred_norms = zero_centred_norms
         self._skew = router_skew
         self._seed = seed
         self._pools: dict[tuple[str, str, float], memoryview] = {}
@@ -92,12 +100,14 @@ class RandomWeights:
         return (rows * wider[:, None]).bfloat16()
 
     def _norm(self, spec: TensorSpec) -> Tensor:
-        """All 1; of the last norm a random sign, or the head of a model that ties it to the embedding would repeat the
-        token that it just read."""
+        """Which multiplies by 1; the last norm by a random sign, or the head of a model that ties it to the embedding
+        would repeat the token that it just read."""
         import torch
 
         signs = torch.randint(0, 2, spec.shape, generator=self._generator(spec.name)) * 2 - 1
-        return (signs if spec.name == "model.norm.weight" else torch.ones(spec.shape)).bfloat16()
+        factors = signs if spec.name == "model.norm.weight" else torch.ones(spec.shape)
+        is_centred = self._zero_centred_norms and not spec.name.endswith("linear_attn.norm.weight")
+        return (factors - 1 if is_centred else factors).bfloat16()
 
     def _pool(self, kind: str, part: str, std: float) -> memoryview:
         key = kind, part, std

@@ -53,7 +53,7 @@ def write_shape(
     contents = _contents(specs, model, dtype, name)
     target = target_at(out_dir)
     facts = (strata.__version__, manifests.FORMAT_VERSION, table, dtype, router_skew)
-    weights = RandomWeights(specs, router_skew=router_skew)
+    weights = RandomWeights(specs, zero_centred_norms=model.zero_centred_norms, router_skew=router_skew)
     with (
         lock(target, lambda num_bytes: progress("wait", num_bytes, 0)),
         partial(target, hashlib.sha256(repr(facts).encode()).hexdigest()) as (directory, journal),
@@ -84,9 +84,10 @@ def _read_table(name: str, num_layers: int | None) -> dict[str, Any]:
         has = read_hf_config(table, origin=name).num_layers
         if num_layers > has:
             raise OptionError(f"{num_layers} layers are asked for; {name} has {has}")
-        table["num_hidden_layers"] = num_layers
-        if isinstance(table.get("layer_types"), list):
-            table["layer_types"] = table["layer_types"][:num_layers]
+        text = table.get("text_config", table)  # checked by read_hf_config
+        text["num_hidden_layers"] = num_layers
+        if isinstance(text.get("layer_types"), list):
+            text["layer_types"] = text["layer_types"][:num_layers]
     return table
 
 

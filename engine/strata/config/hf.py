@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from strata.config.hybrid import linear_attention, linear_layers
 from strata.config.keys import Keys
 from strata.config.model import ExpertsConfig, ModelConfig
 from strata.config.rope import read_rope
@@ -25,16 +26,18 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
     sizes must be there. Raises CheckpointError naming the key that is missing or of the wrong type,
     UnsupportedModelError for an architecture, an activation or a RoPE that no model here has.
     """
-    keys = Keys(table, origin)
     architecture, family = _family_of(table, origin)
+    keys = Keys(_text_part(table, origin) if family.nested else table, origin)
     _check_activation(keys)
     if keys.get("sliding_window", 0) != 0:  # which stands for none where another key switches windows off
         keys.whole("sliding_window")
     num_layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
     hidden_size = keys.whole("hidden_size")
-    num_heads, num_kv_heads, head_dim = _heads(keys, family, hidden_size)
-    intermediate_size = keys.whole("intermediate_size")
+    rope = read_rope(keys, family.rope_theta, family.rope_scaling, 0.25 if family.hybrid else None)
+    num_heads, num_kv_heads, head_dim = _heads(keys, family, hidden_size, rope.part)
+    intermediate_size = keys.whole(family.intermediate_key)
     experts = family.experts(keys, intermediate_size) if family.experts else None
+    linear = linear_layers(keys, num_layers) if family.hybrid else (False,) * num_layers
     has_bias = family.has_bias if family.bias_key is None else keys.flag(family.bias_key, family.has_bias)
     return ModelConfig(
         architecture=architecture,
@@ -47,21 +50,32 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
         head_dim=head_dim,
         rms_norm_eps=keys.number("rms_norm_eps", family.rms_norm_eps),
         max_position_embeddings=keys.whole("max_position_embeddings"),
-        rope=read_rope(keys, family.rope_theta, family.rope_scaling),
-        tie_word_embeddings=keys.flag("tie_word_embeddings", False),
+        rope=rope,
+        tie_word_embeddings=Keys(table, origin).flag("tie_word_embeddings", False),
         qkv_bias=has_bias,
         o_bias=has_bias and family.bias_key == "attention_bias",
         mlp_bias=family.mlp_bias and keys.flag("mlp_bias", False),
         qk_norm=family.qk_norm,
         attention_sinks=family.attention_sinks,
+        gated_attention=family.hybrid,
+        zero_centred_norms=family.hybrid,
         windows=family.windows(keys, num_layers),
         experts=experts,
         expert_layers=_sparse_layers(keys, num_layers) if family.sparse else (experts is not None,) * num_layers,
-        linear_attention=None,
-        linear_layers=(False,) * num_layers,
+        linear_attention=linear_attention(keys) if any(linear) else None,
+        linear_layers=linear,
         swiglu_limit=_swiglu_limit(keys) if family.clamped_swiglu else None,
-        eos_token_ids=token_ids(table, "eos_token_id", origin=origin),
+        eos_token_ids=token_ids(table, "eos_token_id", origin=origin)
+        or token_ids(keys.table, "eos_token_id", origin=origin),
     )
+
+
+def _text_part(table: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+    """The table of the part that reads text, in a model that has others, too."""
+    found = table.get("text_config")
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"{origin}: 'text_config' is {found!r}; a table is needed")
+    return found
 
 
 def _family_of(table: Mapping[str, Any], origin: str) -> tuple[str, _Family]:
@@ -77,8 +91,8 @@ def _family_of(table: Mapping[str, Any], origin: str) -> tuple[str, _Family]:
     return architectures[0], family
 
 
-def _heads(keys: Keys, family: _Family, hidden_size: int) -> tuple[int, int, int]:
-    """Numbers of query and of KV heads, and the dimensions of one."""
+def _heads(keys: Keys, family: _Family, hidden_size: int, part: float) -> tuple[int, int, int]:
+    """Numbers of query and of KV heads, and the dimensions of one, of which RoPE turns ``part``."""
     num_heads = keys.whole("num_attention_heads")
     # null is not a missing key here: it gives every query head a KV head of its own.
     missing = family.num_kv_heads if "num_key_value_heads" not in keys.table else None
@@ -86,8 +100,10 @@ def _heads(keys: Keys, family: _Family, hidden_size: int) -> tuple[int, int, int
     if num_heads % num_kv_heads:
         raise CheckpointError(f"{keys.origin}: {num_heads} attention heads do not divide into {num_kv_heads} KV heads")
     head_dim = keys.whole("head_dim", family.head_dim or hidden_size // num_heads)
-    if head_dim % 2 or head_dim < 4:
-        raise CheckpointError(f"{keys.origin}: a head has {head_dim} dimensions; RoPE needs an even number, 4 at least")
+    turned = int(head_dim * part)
+    if head_dim % 2 or turned % 2 or turned < 4:
+        what = f"{head_dim} dimensions" if part == 1 else f"{head_dim} dimensions, of which {turned} are turned"
+        raise CheckpointError(f"{keys.origin}: a head has {what}; RoPE needs an even number, 4 at least")
     return num_heads, num_kv_heads, head_dim
 
 
@@ -201,7 +217,9 @@ def _mixtral_experts(keys: Keys, intermediate_size: int) -> ExpertsConfig:
     )
 
 
-def _qwen_experts(has_shared: bool) -> Callable[[Keys, int], ExpertsConfig]:
+def _qwen_experts(has_shared: bool, *, normalized: bool = False) -> Callable[[Keys, int], ExpertsConfig]:
+    """``normalized``: what it means that ``norm_topk_prob`` is missing."""
+
     def experts(keys: Keys, _: int) -> ExpertsConfig:
         num_experts, per_token = _counts(keys)
         return ExpertsConfig(
@@ -209,7 +227,7 @@ def _qwen_experts(has_shared: bool) -> Callable[[Keys, int], ExpertsConfig]:
             num_experts_per_tok=per_token,
             intermediate_size=keys.whole("moe_intermediate_size"),
             shared_intermediate_size=keys.whole("shared_expert_intermediate_size") if has_shared else 0,
-            norm_topk_prob=keys.flag("norm_topk_prob", False),
+            norm_topk_prob=keys.flag("norm_topk_prob", normalized),
             router_bias=False,
             bias=False,
         )
@@ -248,9 +266,23 @@ class _Family:
     windows: Windows = _no_windows
     experts: Callable[[Keys, int], ExpertsConfig] | None = None
     sparse: bool = False  # keys say which layers have experts; otherwise all have
+    intermediate_key: str = "intermediate_size"
+    hybrid: bool = False  # linear attention in some layers; the others' has gates, RoPE turns a part; norms add 1
+    nested: bool = False  # the keys are in a table of their own, "text_config"
 
 
 _QWEN_WINDOWS = _windows_if_used(lambda layer, bound: layer >= bound)
+
+_QWEN3_NEXT = _Family(
+    num_kv_heads=2,
+    head_dim=256,
+    bias_key="attention_bias",
+    qk_norm=True,
+    experts=_qwen_experts(has_shared=True, normalized=True),
+    sparse=True,
+    hybrid=True,
+)
+_QWEN3_5_MOE = replace(_QWEN3_NEXT, sparse=False, intermediate_key="moe_intermediate_size")  # no layer is without
 
 _FAMILIES = {
     "LlamaForCausalLM": _Family(bias_key="attention_bias", mlp_bias=True),
@@ -282,6 +314,9 @@ _FAMILIES = {
         experts=_qwen_experts(has_shared=False),
         sparse=True,
     ),
+    "Qwen3NextForCausalLM": _QWEN3_NEXT,
+    "Qwen3_5MoeForCausalLM": _QWEN3_5_MOE,
+    "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nested=True),
     "GptOssForCausalLM": _Family(
         num_kv_heads=8,
         head_dim=64,

@@ -67,6 +67,8 @@ class ModelConfig:
     mlp_bias: bool
     qk_norm: bool  # an RMS norm over each head of q and k, before RoPE
     attention_sinks: bool  # a learned logit for each head that takes part in the softmax and stands for no token
+    gated_attention: bool  # sigmoid of a gate for each query head scales what it attends to
+    zero_centred_norms: bool  # norms, but for those within linear attention, multiply by 1 + their weight
     windows: tuple[int | None, ...]  # of each layer: a token sees itself and the window - 1 tokens before; None: all
     experts: ExpertsConfig | None
     expert_layers: tuple[bool, ...]  # whether each layer has routed experts in the place of one MLP
@@ -84,6 +86,11 @@ class ModelConfig:
     def kv_windows(self) -> tuple[int | None, ...]:
         """``windows`` of the layers that have keys and values."""
         return tuple(window for window, linear in zip(self.windows, self.linear_layers, strict=True) if not linear)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that RoPE turns, its first."""
+        return int(self.head_dim * self.rope.part)
 
     @property
     def max_positions(self) -> int:

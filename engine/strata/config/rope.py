@@ -57,10 +57,12 @@ Scaling: TypeAlias = LinearScaling | DynamicScaling | Llama3Scaling | YarnScalin
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """``theta`` is the base; ``scaling`` is None for the default, unscaled kind."""
+    """``theta`` is the base; ``scaling`` is None for the default, unscaled kind; ``part`` of each head's dimensions,
+    the first ones, are turned."""
 
     theta: float = 10_000.0
     scaling: Scaling | None = None
+    part: float = 1.0
 
     def reach(self, declared: int) -> int:
         """Positions that the scaling allows where the checkpoint declares ``declared``."""
@@ -74,22 +76,24 @@ class RopeConfig:
         return max(declared, int(min(reached, MAX_POSITIONS)))
 
 
-def read_rope(keys: Keys, default_theta: float, default_scaling: Mapping[str, Any] | None = None) -> RopeConfig:
+def read_rope(
+    keys: Keys,
+    default_theta: float,
+    default_scaling: Mapping[str, Any] | None = None,
+    default_part: float | None = None,
+) -> RopeConfig:
     """RoPE of a ``config.json``; the defaults are those of its architecture.
 
-    Newer configs keep all of it in one table, "rope_parameters"; older ones have theta beside "rope_scaling". Raises
-    UnsupportedModelError for a scaling that is not known or that turns a part of each head only, CheckpointError for
+    Newer configs keep all of it in one table, "rope_parameters"; older ones have theta beside "rope_scaling".
+    ``default_part``: None where the architecture turns all of each head. Raises UnsupportedModelError for a scaling
+    that is not known, or that turns a part of each head where the architecture has no such thing, CheckpointError for
     one that lacks a number.
     """
     table = keys.get("rope_scaling") or keys.get("rope_parameters") or default_scaling or {}
     if not isinstance(table, Mapping) or any(isinstance(value, dict) for value in table.values()):
         raise CheckpointError(f"{keys.origin}: RoPE's scaling is {table!r}; one flat table is needed")
     rope = Keys(table, f"{keys.origin}: RoPE's scaling")
-    part = rope.get("partial_rotary_factor", keys.get("partial_rotary_factor", 1.0))
-    if part != 1:
-        raise UnsupportedModelError(
-            f"{keys.origin}: RoPE turns {part!r} of each head's dimensions; models that turn all are supported"
-        )
+    part = _part(rope, keys, default_part)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if not isinstance(kind, str) or kind not in _SCALINGS:
         raise UnsupportedModelError(
@@ -99,7 +103,23 @@ def read_rope(keys: Keys, default_theta: float, default_scaling: Mapping[str, An
     theta = rope.number("rope_theta", keys.number("rope_theta", default_theta))
     if theta <= 1:
         raise CheckpointError(f"{keys.origin}: 'rope_theta' is {theta}; a number above 1 is needed")
-    return RopeConfig(theta, _SCALINGS[kind](rope, keys))
+    return RopeConfig(theta, _SCALINGS[kind](rope, keys), part)
+
+
+def _part(rope: Keys, keys: Keys, default: float | None) -> float:
+    """Of each head's dimensions, that are turned."""
+    key = "partial_rotary_factor"
+    if default is None:
+        part = rope.get(key, keys.get(key, 1.0))
+        if part != 1:
+            raise UnsupportedModelError(
+                f"{keys.origin}: RoPE turns {part!r} of each head's dimensions; models that turn all are supported"
+            )
+        return 1.0
+    part = rope.number(key, keys.number(key, default))
+    if part > 1:
+        raise CheckpointError(f"{keys.origin}: {key!r} is {part}; a number above 0, 1 at most, is needed")
+    return part
 
 
 def _original_positions(rope: Keys, keys: Keys) -> int:

@@ -33,6 +33,9 @@ from strata.kernels.operations import Operations
 from strata.kernels.own.reference import own
 
 Inner: TypeAlias = Any  # what only the next step reads
+LayerCache: TypeAlias = (
+    "Tensor | DeltaState"  # keys and values of a layer with attention, or the states of a linear one
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from strata.config import ModelConfig
 from strata.kernels.attention.batch import StepBatch
-from strata.kernels.layer import Rotation
+from strata.kernels.layer import LayerCache, Rotation
 from strata.kernels.matrix import Norm
 from strata.kernels.rope.reference import rope_table
-from strata.models.layers import Attention, FeedForward
+from strata.models.layers import Attention, FeedForward, LinearAttention
 from strata.models.rope import inverse_frequencies
 from strata.models.weights import Weights
 
 
 class Decoder(ABC):
-    """Token ids to logits; keys and values live in the caches that the caller owns.
+    """Token ids to logits; keys and values, or states, live in the caches that the caller owns.
 
     An architecture says what its layers' two halves are, the rest is here.
     """
@@ -37,7 +38,7 @@ class Decoder(ABC):
         self.layers = [self._layer(config, weights, layer) for layer in range(config.num_layers)]
         head = weights.matrix("model.embed_tokens" if tied else "lm_head")
         self.head = weights.kernels.norm_linear(weights.norm("model.norm", config.rms_norm_eps), [head], wide=True)
-        inv_freq, scale = inverse_frequencies(config.rope, config.head_dim, max_positions)
+        inv_freq, scale = inverse_frequencies(config.rope, config.rotary_dim, max_positions)
         self.cos, self.sin = (
             t.to(weights.device) for t in rope_table(inv_freq, max_positions, scale, weights.kernels.dtype)
         )
@@ -55,13 +56,15 @@ class Decoder(ABC):
     def _layer(self, config: ModelConfig, weights: Weights, layer: int) -> DecoderLayer:
         name, eps = f"model.layers.{layer}", config.rms_norm_eps
         before, between = (weights.norm(f"{name}.{norm}_layernorm", eps) for norm in ("input", "post_attention"))
-        return DecoderLayer(
-            self.attention(config, weights, f"{name}.self_attn", before, layer),
-            self.feed_forward(config, weights, f"{name}.mlp", between, layer),
+        attention = (
+            LinearAttention(config, weights, f"{name}.linear_attn", before)
+            if config.linear_layers[layer]
+            else self.attention(config, weights, f"{name}.self_attn", before, layer)
         )
+        return DecoderLayer(attention, self.feed_forward(config, weights, f"{name}.mlp", between, layer))
 
-    def forward(self, token_ids: Tensor, batch: StepBatch, caches: Sequence[Tensor]) -> Tensor:
-        """token_ids int64 [tokens] of one step, one KV cache a layer -> the last layer's output [tokens, hidden]."""
+    def forward(self, token_ids: Tensor, batch: StepBatch, caches: Sequence[LayerCache]) -> Tensor:
+        """token_ids int64 [tokens] of one step, one cache a layer -> the last layer's output [tokens, hidden]."""
         rotation = Rotation(self.cos.index_select(0, batch.positions), self.sin.index_select(0, batch.positions))
         x = self.embed(token_ids)
         for layer, cache in zip(self.layers, caches, strict=True):
@@ -83,8 +86,8 @@ class Decoder(ABC):
 class DecoderLayer:
     """Attention, then what follows it; each adds to the residual stream."""
 
-    attention: Attention
+    attention: Callable[[Tensor, Rotation, Any, StepBatch], Tensor]  # takes the kind of cache that its layer has
     feed_forward: FeedForward
 
-    def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: StepBatch) -> Tensor:
+    def __call__(self, x: Tensor, rotation: Rotation, cache: LayerCache, batch: StepBatch) -> Tensor:
         return self.feed_forward(self.attention(x, rotation, cache, batch))

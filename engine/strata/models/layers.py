@@ -8,6 +8,8 @@ from torch import Tensor
 
 from strata.config import ModelConfig
 from strata.kernels.attention.batch import StepBatch
+from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.layer import Heads, Rotation
 from strata.kernels.matrix import SILU, Activation, Norm
 from strata.models.weights import Weights
@@ -29,11 +31,13 @@ class Attention:
         window: int | None = None,
         qk_norm: bool = False,
         sinks: bool = False,
+        gated: bool = False,
     ) -> None:
         """``window``: positions that a token sees, its own included; None: all. ``qk_norm``: each head of q and k is
-        normalised before it is turned. ``sinks``: see ``kernels.attention``."""
+        normalised before it is turned. ``sinks``: see ``kernels.attention``. ``gated``: see ``Heads``."""
         kernels, eps = weights.kernels, config.rms_norm_eps
-        self.qkv = kernels.norm_linear(norm, weights.matrices(*(f"{name}.{part}_proj" for part in "qkv")))
+        parts = ("q", "k", "v", "gate") if gated else ("q", "k", "v")
+        self.qkv = kernels.norm_linear(norm, weights.matrices(*(f"{name}.{part}_proj" for part in parts)))
         self.attend = kernels.attention(
             Heads(
                 config.num_heads,
@@ -43,6 +47,7 @@ class Attention:
                 weights.norm(f"{name}.q_norm", eps) if qk_norm else None,
                 weights.norm(f"{name}.k_norm", eps) if qk_norm else None,
                 weights.vector(f"{name}.sinks") if sinks else None,
+                gated,
             )
         )
         self.out_add = kernels.linear_add(weights.matrix(f"{name}.o_proj"))
@@ -50,6 +55,33 @@ class Attention:
     def __call__(self, x: Tensor, rotation: Rotation, cache: Tensor, batch: StepBatch) -> Tensor:
         """x [tokens, hidden] -> the same; the tokens' keys and values are left in ``cache``."""
         return self.out_add(self.attend(self.qkv(x), rotation, cache, batch), x)
+
+
+class LinearAttention:
+    """x + out(delta_net(qkvz(norm(x)), ba(norm(x)))): see ``kernels.delta_rule``."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, name: str, norm: Norm) -> None:
+        kernels, linear = weights.kernels, config.linear_attention
+        assert linear is not None, "a layer of linear attention has its configuration"
+        self.projected = kernels.norm_linear(norm, weights.matrices(f"{name}.in_proj_qkv", f"{name}.in_proj_z"))
+        self.gates = kernels.norm_linear(norm, weights.matrices(f"{name}.in_proj_b", f"{name}.in_proj_a"))
+        self.read = kernels.delta_net(
+            DeltaNet(
+                linear.num_key_heads,
+                linear.num_value_heads,
+                linear.key_head_dim,
+                linear.value_head_dim,
+                conv=weights.vector(f"{name}.conv1d.weight").squeeze(1),
+                decay=weights.vector(f"{name}.A_log"),
+                dt_bias=weights.vector(f"{name}.dt_bias"),
+                norm=Norm(weights.vector(f"{name}.norm.weight"), config.rms_norm_eps),
+            )
+        )
+        self.out_add = kernels.linear_add(weights.matrix(f"{name}.out_proj"))
+
+    def __call__(self, x: Tensor, _: Rotation, states: DeltaState, batch: StepBatch) -> Tensor:
+        """x [tokens, hidden] -> the same; the states behind the tokens are left in ``states``."""
+        return self.out_add(self.read(self.projected(x), self.gates(x), states, batch), x)
 
 
 class GatedMLP:

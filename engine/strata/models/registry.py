@@ -11,6 +11,7 @@ from strata.models.llama import Llama
 from strata.models.mistral import Mistral
 from strata.models.qwen2 import Qwen2
 from strata.models.qwen3 import Qwen3
+from strata.models.qwen3_next import Qwen3Next
 from strata.models.weights import Weight, Weights, num_bytes
 from strata.plan.shape import check, needed
 from strata.store.progress import Progress, counter
@@ -23,6 +24,9 @@ ARCHITECTURES: dict[str, type[Decoder]] = {
     "Qwen2MoeForCausalLM": Qwen2,
     "Qwen3ForCausalLM": Qwen3,
     "Qwen3MoeForCausalLM": Qwen3,
+    "Qwen3NextForCausalLM": Qwen3Next,
+    "Qwen3_5MoeForCausalLM": Qwen3Next,
+    "Qwen3_5MoeForConditionalGeneration": Qwen3Next,
     "GptOssForCausalLM": GptOss,
 }
 
@@ -46,7 +50,7 @@ def build(
         shapes |= {spec.name: spec.shape for spec in needed(config) if spec.expert is not None}
     specs = check(config, shapes, origin="the checkpoint")
     took = counter(sum(map(num_bytes, tensors.values())), progress)
-    weights = Weights(tensors, kernels, took, tier)
+    weights = Weights(tensors, kernels, took, tier, zero_centred_norms=config.zero_centred_norms)
     model = ARCHITECTURES[config.architecture](config, weights, max_positions)
     unused = [spec.name for spec in specs if spec.name in tensors]
     assert not unused, f"{config.architecture} left tensors unused that it needs: {unused}"

@@ -24,7 +24,7 @@ class Weights:
 
     Tensors leave the dict as they are taken (unless kept), so that raw and prepared weights are never both there as a
     whole. ``took`` is told the bytes of each that has left. ``tier``: has the routed experts; None where they are
-    among the tensors.
+    among the tensors. ``zero_centred_norms``: see ``ModelConfig``.
     """
 
     def __init__(
@@ -33,17 +33,21 @@ class Weights:
         kernels: Kernels,
         took: Callable[[int], None] = lambda num_bytes: None,
         tier: Tier | None = None,
+        *,
+        zero_centred_norms: bool = False,
     ) -> None:
         self._tensors = tensors
         self._took = took
+        self._zero_centred_norms = zero_centred_norms
         self.kernels = kernels
         self.tier: Tier = tier or Prepared(kernels, self._experts)
         first = next(iter(tensors.values()))
         self.device = (first if isinstance(first, Tensor) else next(iter(first.parts.values()))).device
 
     def norm(self, name: str, eps: float) -> Norm:
-        """The norm with weight ``NAME.weight``."""
-        return Norm(self.vector(f"{name}.weight"), eps)
+        """The norm of weight ``NAME.weight``."""
+        weight = self.vector(f"{name}.weight")
+        return Norm(1 + weight.float() if self._zero_centred_norms else weight, eps)
 
     def vector(self, name: str) -> Tensor:
         """The tensor called ``name`` itself."""

@@ -146,6 +146,6 @@ def _part(spec: TensorSpec) -> str:
         return "head" if spec.name == HEAD else "embedding"
     if spec.role is Role.ROUTER or spec.name.endswith(".mlp.gate.bias"):
         return "router"
-    if ".self_attn." in spec.name:
+    if ".self_attn." in spec.name or ".linear_attn." in spec.name:
         return "attention"
     return "dense" if ".mlp." in spec.name else "norms"

@@ -19,14 +19,16 @@ class Role(StrEnum):
     MATRIX = "matrix"  # weight of a linear layer
     EXPERT = "expert"  # weight of a routed expert
     ROUTER = "router"  # which experts a token takes, how much of the shared one: never below 16 bits
-    VECTOR = "vector"  # norm, bias or sinks: kept as it is
+    DECAY = "decay"  # what a token leaves of a state, how much it adds to it: never below 16 bits
+    VECTOR = "vector"  # norm, bias, sinks or convolution: kept as it is
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One needed tensor, under its canonical name: Hugging Face's of Qwen, whatever the architecture. The experts'
     matrices are ``model.layers.L.mlp.experts.E.gate_proj.weight``, ``up_proj`` and ``down_proj``, one tensor each, the
-    router is ``model.layers.L.mlp.gate.weight``; sources that name or stack them otherwise translate."""
+    router is ``model.layers.L.mlp.gate.weight``; attention's gates are ``model.layers.L.self_attn.gate_proj.weight``;
+    linear attention's names are those of Qwen3.5. Sources that name, stack or fuse them otherwise translate."""
 
     name: str
     shape: tuple[int, ...]
@@ -73,7 +75,7 @@ def stored_format(spec: TensorSpec, dtype: str) -> str | None:
     """The bit format in which a store of ``dtype`` keeps the tensor; None keeps the type of the source."""
     if spec.role is Role.VECTOR:
         return None
-    if spec.role is Role.ROUTER:
+    if spec.role in (Role.ROUTER, Role.DECAY):
         return "bf16"
     name = "int8" if spec.role is Role.EMBEDDING and dtype != "bf16" else dtype
     rows, cols = spec.shape
@@ -87,7 +89,10 @@ def _specs(config: ModelConfig) -> Iterator[TensorSpec]:
         prefix = f"model.layers.{layer}"
         yield TensorSpec(f"{prefix}.input_layernorm.weight", (hidden,), Role.VECTOR)
         yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (hidden,), Role.VECTOR)
-        yield from _attention(config, f"{prefix}.self_attn")
+        if config.linear_layers[layer]:
+            yield from _linear_attention(config, f"{prefix}.linear_attn")
+        else:
+            yield from _attention(config, f"{prefix}.self_attn")
         if config.expert_layers[layer]:
             yield from _experts(config, layer, f"{prefix}.mlp")
         else:
@@ -101,6 +106,8 @@ def _attention(config: ModelConfig, prefix: str) -> Iterator[TensorSpec]:
     hidden = config.hidden_size
     q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     yield from _linear(f"{prefix}.q_proj", q_rows, hidden, config.qkv_bias)
+    if config.gated_attention:
+        yield from _linear(f"{prefix}.gate_proj", q_rows, hidden, config.qkv_bias)
     yield from _linear(f"{prefix}.k_proj", kv_rows, hidden, config.qkv_bias)
     yield from _linear(f"{prefix}.v_proj", kv_rows, hidden, config.qkv_bias)
     if config.qk_norm:
@@ -109,6 +116,21 @@ def _attention(config: ModelConfig, prefix: str) -> Iterator[TensorSpec]:
     if config.attention_sinks:
         yield TensorSpec(f"{prefix}.sinks", (config.num_heads,), Role.VECTOR)
     yield from _linear(f"{prefix}.o_proj", hidden, q_rows, config.o_bias)
+
+
+def _linear_attention(config: ModelConfig, prefix: str) -> Iterator[TensorSpec]:
+    hidden, linear = config.hidden_size, config.linear_attention
+    assert linear is not None, "a layer of linear attention has its configuration"
+    value_width = linear.num_value_heads * linear.value_head_dim
+    yield from _linear(f"{prefix}.in_proj_qkv", linear.channels, hidden, bias=False)
+    yield from _linear(f"{prefix}.in_proj_z", value_width, hidden, bias=False)
+    for part in "ba":
+        yield TensorSpec(f"{prefix}.in_proj_{part}.weight", (linear.num_value_heads, hidden), Role.DECAY)
+    yield TensorSpec(f"{prefix}.conv1d.weight", (linear.channels, 1, linear.conv_kernel_size), Role.VECTOR)
+    yield TensorSpec(f"{prefix}.A_log", (linear.num_value_heads,), Role.VECTOR)
+    yield TensorSpec(f"{prefix}.dt_bias", (linear.num_value_heads,), Role.VECTOR)
+    yield TensorSpec(f"{prefix}.norm.weight", (linear.value_head_dim,), Role.VECTOR)
+    yield from _linear(f"{prefix}.out_proj", hidden, value_width, bias=False)
 
 
 def _mlp(
@@ -139,11 +161,20 @@ def _linear(name: str, rows: int, cols: int, bias: bool, expert: tuple[int, int]
         yield TensorSpec(f"{name}.bias", (rows,), Role.VECTOR, expert)
 
 
+_MTP, _VISION = r"mtp\..*", r"model\.visual\..*"  # layers that guess further tokens, and what reads images
+_UNREAD = {
+    "Qwen3NextForCausalLM": (_MTP,),
+    "Qwen3_5MoeForCausalLM": (_MTP, _VISION),
+    "Qwen3_5MoeForConditionalGeneration": (_MTP, _VISION),
+}
+
+
 def _ignored(config: ModelConfig) -> re.Pattern[str]:
     # Old checkpoints carry RoPE's frequencies, which follow from the config. A tied head is the embedding once more.
     patterns = [r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"]
     if config.tie_word_embeddings:
         patterns.append(r"lm_head\.weight")
+    patterns += _UNREAD.get(config.architecture, ())
     return re.compile("|".join(patterns))
 
 

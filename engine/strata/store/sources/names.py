@@ -1,15 +1,18 @@
 """Foreign names of tensors to the canonical ones of ``strata.plan.shape``: tables, no bytes.
 
 A canonical tensor lies in a stored one, or is a part of it: newer Hugging Face checkpoints and GGUF files stack the
-matrices of all experts of a layer, and fuse those of gate and up.
+matrices of all experts of a layer, and fuse those of gate and up; hybrid models fuse the projections of attention, in
+turns by head.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
+from strata.config import ModelConfig
 from strata.errors import CheckpointError
 from strata.quant.base import QuantizedTensor, Tensor
 from strata.store.sources.base import WHOLE, Read
@@ -24,7 +27,7 @@ class Place:
     name: str
     expert: int | None = None  # along the first axis of a tensor that is stacked over experts
     transposed: bool = False  # stored as [cols, rows]
-    rows: range | None = None  # None: all
+    rows: tuple[range, ...] = ()  # one behind the other; empty: all
     as_row: bool = False  # a matrix of one row that is stored as a vector
 
     def shape(self, stored: Shape) -> Shape:
@@ -32,8 +35,8 @@ class Place:
         shape = stored if self.expert is None else stored[1:]
         if self.transposed:
             shape = shape[::-1]
-        if self.rows is not None:
-            shape = (len(self.rows), *shape[1:])
+        if self.rows:
+            shape = (sum(map(len, self.rows)), *shape[1:])
         return (1, *shape) if self.as_row else shape
 
     def read(self, read: Read, rows: slice) -> Tensor | QuantizedTensor:
@@ -42,32 +45,85 @@ class Place:
             tensor = read(self.expert, WHOLE)
             assert not isinstance(tensor, QuantizedTensor), f"{self.name}: the groups of a bit format lie along rows"
             tensor = tensor[None] if self.as_row else tensor.T
-            tensor = tensor if self.rows is None else tensor[self.rows.start : self.rows.stop : self.rows.step]
-            return tensor[rows].contiguous()
-        if self.rows is not None:
-            part = self.rows[rows]
-            rows = slice(part.start, part.stop, part.step)
-        return read(self.expert, rows)
+            return _joined([tensor[part].contiguous() for part in self._parts(rows)])
+        return _joined([read(self.expert, part) for part in self._parts(rows)])
+
+    def _parts(self, rows: slice) -> list[slice]:
+        """Of the stored tensor, which together are ``rows`` of this one."""
+        if not self.rows:
+            return [rows]
+        start, stop, _ = rows.indices(sum(map(len, self.rows)))
+        begins = accumulate((len(part) for part in self.rows), initial=0)
+        cut = [part[max(start - at, 0) : max(stop - at, 0)] for at, part in zip(begins, self.rows, strict=False)]
+        return [slice(part.start, part.stop, part.step) for part in cut if part]
 
 
-def huggingface(architecture: str, shapes: Mapping[str, Shape], *, origin: str) -> dict[str, Place]:
+def _joined(pieces: list[Tensor | QuantizedTensor]) -> Tensor | QuantizedTensor:
+    """One behind the other, along the rows."""
+    import torch
+
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    if not isinstance(first, QuantizedTensor):
+        return torch.cat(pieces)
+    parts = {name: torch.cat([piece.parts[name] for piece in pieces]) for name in first.parts}
+    return replace(first, shape=(sum(piece.shape[0] for piece in pieces), first.shape[1]), parts=parts)
+
+
+def huggingface(model: ModelConfig, shapes: Mapping[str, Shape], *, origin: str) -> dict[str, Place]:
     """Canonical names of a Hugging Face checkpoint's tensors. One that has no rule keeps its own name, and is reported
     as unknown later if it is not needed. Raises CheckpointError naming two tensors that are the same one."""
 
     def places() -> Iterator[tuple[str, Place]]:
-        stacks = _GPT_OSS_STACKS if architecture == "GptOssForCausalLM" else _STACKS
+        stacks = _GPT_OSS_STACKS if model.architecture == "GptOssForCausalLM" else _STACKS
+        fused = _fused(model)
         for stored, shape in shapes.items():
             name = stored
-            for theirs, canonical in _RENAMES.get(architecture, ()):
+            for theirs, canonical in _RENAMES.get(model.architecture, ()):
                 name = name.replace(theirs, canonical)
             layer, found, rest = name.rpartition(".experts.")
             stack = stacks.get(rest) if found else None
             if stack is not None and stack.fits(shape):
                 yield from stack.places(f"{layer}.experts", stored, shape)
+                continue
+            *prefix, block, module, kind = name.split(".") if name.count(".") > 1 else ("", "", name)
+            parts = fused.get(f"{block}.{module}", {})
+            if parts and shape[:1] == (sum(len(rows) for part in parts.values() for rows in part),):
+                for part, rows in parts.items():
+                    yield ".".join([*prefix, block, part, kind]), Place(stored, rows=rows)
             else:
                 yield name, Place(stored)
 
     return _table(places(), origin)
+
+
+def _fused(model: ModelConfig) -> dict[str, dict[str, tuple[range, ...]]]:
+    """Of each module that is stored fused: the canonical ones in it, and their rows."""
+    found = {}
+    if model.gated_attention:
+        queries, gates = _in_turns(model.num_heads, model.head_dim, model.head_dim)
+        found["self_attn.q_proj"] = {"q_proj": queries, "gate_proj": gates}
+    linear = model.linear_attention
+    if linear is not None:
+        sharing = linear.num_value_heads // linear.num_key_heads
+        keys, values = linear.key_head_dim, sharing * linear.value_head_dim
+        query, key, value, gate = _in_turns(linear.num_key_heads, keys, keys, values, values)
+        beta, decay = _in_turns(linear.num_key_heads, sharing, sharing)
+        found["linear_attn.in_proj_qkvz"] = {"in_proj_qkv": query + key + value, "in_proj_z": gate}
+        found["linear_attn.in_proj_ba"] = {"in_proj_b": beta, "in_proj_a": decay}
+    return found
+
+
+def _in_turns(count: int, *lengths: int) -> list[tuple[range, ...]]:
+    """The rows of each of several matrices, of which ``lengths`` rows follow one another, and all of that ``count``
+    times."""
+    turns = range(0, count * sum(lengths), sum(lengths))
+    begins = accumulate(lengths, initial=0)
+    return [
+        tuple(range(turn + begin, turn + begin + length) for turn in turns)
+        for begin, length in zip(begins, lengths, strict=False)
+    ]
 
 
 def gguf(shapes: Mapping[str, Shape], *, origin: str) -> dict[str, Place]:
@@ -125,12 +181,13 @@ class _Stack:
         for index, projection in enumerate(self.projections):
             part = rows[index::count] if self.interleaved else rows[len(rows) // count * index :][: len(rows) // count]
             for expert in range(shape[0]):
-                place = Place(stored, expert, self.transposed, None if count == 1 else part)
+                place = Place(stored, expert, self.transposed, () if count == 1 else (part,))
                 yield f"{prefix}.{expert}.{projection}.{self.part}", place
 
 
 _GATE_UP = ("gate_proj", "up_proj")
 
+_QWEN3_5 = (("model.language_model.", "model."),)
 _RENAMES = {
     "MixtralForCausalLM": (
         (".block_sparse_moe.", ".mlp."),
@@ -138,6 +195,8 @@ _RENAMES = {
         (".w2.", ".down_proj."),
         (".w3.", ".up_proj."),
     ),
+    "Qwen3_5MoeForCausalLM": _QWEN3_5,
+    "Qwen3_5MoeForConditionalGeneration": _QWEN3_5,
     "GptOssForCausalLM": ((".mlp.router.", ".mlp.gate."),),
 }
 _STACKS = {"gate_up_proj": _Stack(_GATE_UP), "down_proj": _Stack(("down_proj",))}

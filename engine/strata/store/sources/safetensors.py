@@ -32,7 +32,7 @@ class SafetensorsSource:
         quantization = next((table[key] for key in _QUANTIZATION if table.get(key)), None)
         self._weights = stored_weights(self._files, quantization, origin=origin)
         shapes = {name: weight.shape for name, weight in self._weights.items()}
-        places = names.huggingface(self.model.architecture, shapes, origin=self.origin)
+        places = names.huggingface(self.model, shapes, origin=self.origin)
         if quantization:
             wanted = {spec.name for spec in needed(self.model)}
             places = {name: place for name, place in places.items() if name in wanted or not self._is_zero_bias(place)}

@@ -1,0 +1,52 @@
+"""Models with linear attention in most layers: which layers these are, and its shape."""
+
+from __future__ import annotations
+
+from strata.config.keys import Keys
+from strata.config.model import LinearAttentionConfig
+from strata.errors import CheckpointError, UnsupportedModelError
+
+_KINDS = ("linear_attention", "full_attention")
+
+
+def linear_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    """Whether each layer has linear attention: ``layer_types`` says so, or else all have but every
+    ``full_attention_interval``-th. Raises CheckpointError naming the key, UnsupportedModelError where no layer is left
+    that has keys and values."""
+    kinds = keys.get("layer_types")
+    if kinds is None:
+        interval = keys.whole("full_attention_interval", 4)
+        layers = tuple((layer + 1) % interval != 0 for layer in range(num_layers))
+    elif isinstance(kinds, list) and len(kinds) == num_layers and all(kind in _KINDS for kind in kinds):
+        layers = tuple(kind == _KINDS[0] for kind in kinds)
+    else:
+        raise CheckpointError(
+            f"{keys.origin}: 'layer_types' is {kinds!r}; a list of {num_layers} entries is needed, each one of "
+            f"{', '.join(_KINDS)}"
+        )
+    if all(layers):
+        raise UnsupportedModelError(
+            f"{keys.origin}: all {num_layers} layers have linear attention; models in which one at least has full "
+            "attention are supported"
+        )
+    return layers
+
+
+def linear_attention(keys: Keys) -> LinearAttentionConfig:
+    """The shape of a layer of linear attention; raises CheckpointError naming the keys that do not fit together."""
+    key_heads, value_heads = keys.whole("linear_num_key_heads", 16), keys.whole("linear_num_value_heads", 32)
+    if value_heads % key_heads:
+        raise CheckpointError(
+            f"{keys.origin}: 'linear_num_value_heads' is {value_heads}; a multiple of 'linear_num_key_heads', "
+            f"{key_heads}, is needed"
+        )
+    kernel = keys.whole("linear_conv_kernel_dim", 4)
+    if kernel < 2:
+        raise CheckpointError(f"{keys.origin}: 'linear_conv_kernel_dim' is {kernel}; 2 or more is needed")
+    return LinearAttentionConfig(
+        num_key_heads=key_heads,
+        num_value_heads=value_heads,
+        key_head_dim=keys.whole("linear_key_head_dim", 128),
+        value_head_dim=keys.whole("linear_value_head_dim", 128),
+        conv_kernel_size=kernel,
+    )
