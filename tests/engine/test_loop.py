@@ -76,6 +76,20 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
             {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "sliding_window": 10, **EXPERTS},
             id="experts, windows and sinks",
         ),
+        pytest.param(
+            {
+                "architectures": ["Qwen3NextForCausalLM"],
+                "layer_types": ["linear_attention", "full_attention"],
+                "head_dim": 16,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16,
+                "shared_expert_intermediate_size": 32,
+                **EXPERTS,
+            },
+            id="linear attention",
+        ),
     ],
 )
 def test_requests_together_get_what_each_gets_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
