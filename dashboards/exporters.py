@@ -37,8 +37,8 @@ _EXPERTS = ExpertStats({0: ExpertCounts()}, 1, 1, 1, cpu=CpuWork(0, 0.0, 0.0), n
 
 
 def engine() -> CollectorRegistry:
-    """Of `strata serve` with experts beyond VRAM."""
-    fake = FakeEngine(experts=_EXPERTS)
+    """Of `strata serve` with experts beyond VRAM and states of linear attention."""
+    fake = FakeEngine(experts=_EXPERTS, num_states=1)
     asyncio.run(fake.start())
     return Metrics(fake, model_name="m").registry
 

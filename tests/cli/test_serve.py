@@ -409,6 +409,12 @@ def test_options_of_the_scheduler_reach_the_engine(
     assert (config.scheduler.decode_latency_seconds, config.cache.prefix_cache) == (seconds, prefix_cache)
 
 
+@pytest.mark.parametrize(("options", "num_bytes"), [([], None), (["--state-cache-gib", "0.5"], 1 << 29)])
+def test_the_room_for_states_that_are_kept_reaches_the_engine(options: list[str], num_bytes: int | None) -> None:
+    config = engine_config(build_parser().parse_args(["serve", "m", *options]))
+    assert config.cache.state_cache_bytes == num_bytes
+
+
 def test_options_of_experts_beyond_vram_reach_the_engine() -> None:
     device = engine_config(build_parser().parse_args(["serve", "m", "--pipeline-depth", "3"])).device
     assert device.pipeline_depth == 3

@@ -62,10 +62,10 @@ def test_states_of_linear_attention_are_shown_beside_the_kv_cache() -> None:
     machine = Machine(vram_bytes=24 * GIB, ram_bytes=None, rates=RATES)
     found = estimate(hybrid(), settings(num_seqs=8), machine)
     placed = found.fit
-    assert placed.states == 8 * state_bytes(hybrid(), 2)
+    assert placed.states >= 9 * state_bytes(hybrid(), 2), "those of eight sequences, and one that is kept"
     taken = placed.shared + placed.kv + placed.states + placed.workspace
     assert placed.free == int(placed.capacity - taken)
-    assert any(line.startswith("  states of 8 sequences") for line in fit_table([found], on_card=True))
+    assert any(line.startswith("states of linear attention") for line in fit_table([found], on_card=True))
     assert any(line.startswith("states of linear attention: ") for line in parts_table(hybrid(), [found], on_card=True))
     plain = estimate(public("qwen3-8b"), settings(num_seqs=8), machine)
     assert plain.fit.states == 0

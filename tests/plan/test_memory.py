@@ -31,6 +31,7 @@ from strata.plan.memory import (
     ADJUSTED_BYTES,
     CPU_KV_SHARE,
     MAX_GATHERED_POSITIONS,
+    SNAPSHOT_SHARE,
     DeviceMemory,
     MemoryPlan,
     advise,
@@ -356,15 +357,49 @@ def test_budget_table_adds_up() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_sequence_has_a_state_before_the_kv_cache_gets_the_rest(device: str) -> None:
     share = CPU_KV_SHARE if device == "cpu" else 1.0
-    found = plan(4 * STATE + int(2 * SEQUENCE * TOKEN / 4 / share), config(), device, HYBRID)
+    room = 4 * STATE + int(2 * SEQUENCE * TOKEN / 4 / share)
+    found = plan(room, config(prefix_cache=False), device, HYBRID)
     assert (found.num_states, found.states_bytes) == (4, 4 * STATE)
     assert found.num_kv_tokens == 2 * SEQUENCE, "a quarter of the layers has keys and values"
     assert found.taken_bytes + found.free_bytes == found.capacity_bytes
+    assert found.spare_state == 4
     table = "\n".join(budget_table(found))
     assert re.search(
         r"^states +\S+ KiB  of 3 layers with linear attention: 4 sequences x \S+ KiB$", table, re.MULTILINE
     )
     assert "2 x 1 layers x 2 KV heads x 16 x 2 bytes" in table
+    assert re.search(r"^snapshots +0 B  none: no prefix cache$", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_prefix_cache_keeps_states_in_a_share_of_what_keys_and_values_may_take(device: str) -> None:
+    engine, room = config(max_num_seqs=200), 200 * SEQUENCE * TOKEN // 4
+    share = CPU_KV_SHARE if device == "cpu" else 1.0
+    found = plan(200 * STATE + int(room / share), engine, device, HYBRID)
+    assert found.num_snapshots == int(SNAPSHOT_SHARE * room) // STATE > 1
+    assert room - found.kv_bytes == pytest.approx(SNAPSHOT_SHARE * room, abs=16 * TOKEN)
+    assert any(
+        line.endswith(f"{found.num_snapshots} states that the prefix cache keeps") for line in budget_table(found)
+    )
+
+
+def test_one_state_is_kept_where_there_is_room_beside_one_sequence() -> None:
+    of_sequence = SEQUENCE * TOKEN // 4
+    without, with_one = (plan(4 * STATE + of_sequence + more, config(), model=HYBRID) for more in (STATE - 1, STATE))
+    assert (without.num_snapshots, with_one.num_snapshots) == (0, 1)
+    assert without.num_kv_tokens == with_one.num_kv_tokens == SEQUENCE
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(0, 0), (3 * STATE, 3), (1 << 40, 5)])
+def test_no_more_states_are_kept_than_asked_for_and_than_one_sequence_leaves(asked: int, kept: int) -> None:
+    room = 4 * STATE + SEQUENCE * TOKEN // 4 + 5 * STATE
+    found = plan(room, config(state_cache_bytes=asked), model=HYBRID)
+    assert found.num_snapshots == kept
+    assert found.fits
+
+
+def test_a_model_without_linear_attention_keeps_no_states() -> None:
+    assert plan(1 << 30, config(state_cache_bytes=1 << 20)).num_snapshots == 0
 
 
 def test_a_model_without_linear_attention_has_no_states() -> None:

@@ -17,6 +17,7 @@ from strata.kernels.matrix import Norm
 from strata.kernels.operations import REFERENCE
 from strata.models.decoder import Decoder
 from strata.plan.memory import DeviceMemory, MemoryPlan, plan_memory
+from strata.plan.states import state_bytes
 from strata.runner.device import Device
 from strata.runner.load import make_caches
 from strata.runner.runner import Runner
@@ -104,12 +105,12 @@ def config() -> ModelConfig:
     )
 
 
-def plan(max_num_seqs: int = 4) -> MemoryPlan:
+def plan(max_num_seqs: int = 4, num_snapshots: int = 0) -> MemoryPlan:
     return plan_memory(
         config(),
         EngineConfig(
             model="hybrid",
-            cache=CacheConfig(block_size=BLOCK),
+            cache=CacheConfig(block_size=BLOCK, state_cache_bytes=num_snapshots * state_bytes(config(), 4)),
             scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=MAX_LEN),
         ),
         memory=DeviceMemory("cpu", 1 << 28, 1 << 28),
@@ -118,9 +119,9 @@ def plan(max_num_seqs: int = 4) -> MemoryPlan:
     )
 
 
-def runner(*, reads_pages: bool = True) -> Runner:
+def runner(*, reads_pages: bool = True, num_snapshots: int = 0) -> Runner:
     """In float32 on the CPU."""
     kernels = PagedKernels() if reads_pages else Kernels(REFERENCE, torch.float32)
-    sized, device = plan(), Device(torch.device("cpu"), "cpu")
+    sized, device = plan(num_snapshots=num_snapshots), Device(torch.device("cpu"), "cpu")
     model = cast("Decoder", HybridModel(kernels))
     return Runner(model, VOCAB, device, sized, make_caches(sized, device, torch.float32))

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from strata.config import SchedulerConfig
 from strata.kernels.attention.batch import PagedBatch
+from strata.request import GenerationRequest, SamplingParams
 from strata.runner.decode import DecodeInputs
 from strata.runner.graphs import StepGraphs
 from strata.runner.inputs import build_inputs
@@ -16,6 +18,7 @@ from strata.runner.mixed import MixedInputs
 from strata.runner.runner import Runner
 from strata.runner.step import StepResult
 from strata.scheduler.batch import Batch, ScheduledSequence
+from strata.scheduler.scheduler import Scheduler
 from tests.models import tiny
 from tests.runner import hybrid
 
@@ -135,3 +138,36 @@ def test_rows_that_fill_up_a_decode_step_have_the_spare_state() -> None:
     seen: PagedBatch = inputs.seen(4)
     assert seen.states is not None
     assert seen.states.tolist() == [2, 3, 4, 4]
+
+
+def test_logits_behind_a_state_that_was_kept_are_those_of_the_whole_prompt() -> None:
+    runner = hybrid.runner(num_snapshots=2)
+    prompts = {name: (*text(0, 70), *text(number, 9)) for number, name in enumerate("abc", start=1)}
+    scheduler = Scheduler(
+        SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=48),
+        num_blocks=runner.num_blocks,
+        block_size=runner.block_size,
+        max_model_len=runner.max_model_len,
+        eos_token_ids=(),
+        num_states=runner.num_states,
+        num_snapshots=runner.num_snapshots,
+    )
+    starts: dict[str, list[int]] = {name: [] for name in prompts}
+    for name, prompt in prompts.items():
+        scheduler.add(GenerationRequest(name, prompt, SamplingParams(max_tokens=4)))
+        logits, drawn = [], list[int]()
+        while scheduler.has_work:
+            batch = scheduler.schedule()
+            assert batch is not None
+            starts[name] += [part.start for part in batch.sequences]
+            result = runner.run(batch)
+            if batch.sequences[0].samples:
+                logits.append(result.logits)
+                drawn.append(int(result.best[0]))
+            scheduler.update(batch, {name: drawn[-1] if drawn else None})
+        blocks = tuple(range(BLOCKS_OF_ONE))
+        whole = ScheduledSequence(name, (*prompt, *drawn[:-1]), 0, blocks, samples=True, state_slot=0)
+        expected = hybrid.runner().run_all(Batch((whole,)))[len(prompt) - 1 :]
+        assert tiny.relative(torch.cat(logits), expected) < 1e-5
+    assert [found[0] for found in starts.values()] == [0, 64, 64]
+    assert scheduler.stats().num_prefix_hits == 2 * 64

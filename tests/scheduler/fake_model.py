@@ -58,6 +58,16 @@ class PagedRunner:
 
     def run(self, batch: Batch) -> dict[str, int]:
         """The token drawn for each sequence that samples."""
+        self._copy(batch.restores)
+        drawn = self._run(batch)
+        self._copy(batch.saves)
+        return drawn
+
+    def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for source, target in pairs:
+            self.states[target] = self.states[source]
+
+    def _run(self, batch: Batch) -> dict[str, int]:
         drawn: dict[str, int] = {}
         for part in batch.sequences:
             cached = [value for block in part.block_ids for value in self.blocks[block]][: part.start]

@@ -27,9 +27,10 @@ class Simulation:
         prefix_cache: bool = True,
         ahead: bool = False,
         num_states: int = 0,
+        num_snapshots: int = 0,
     ) -> None:
         """``ahead``: a step is planned while the one before it runs, wherever the scheduler can. ``num_states``: of a
-        model that has some."""
+        model that has some; ``num_snapshots``: that are kept."""
         self.config = config
         self.ahead = ahead
         self.num_ahead = 0  # steps that were
@@ -43,9 +44,10 @@ class Simulation:
             eos_token_ids=(EOS,),
             prefix_cache=prefix_cache,
             num_states=num_states,
+            num_snapshots=num_snapshots,
             clock=lambda: self.now,
         )
-        self.runner = PagedRunner(num_blocks, block_size, num_states)
+        self.runner = PagedRunner(num_blocks, block_size, num_states + num_snapshots)
         self.requests: dict[str, GenerationRequest] = {}  # those that were let in
         self.generated: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # num_cached_tokens, from the first output on

@@ -71,6 +71,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     prefix_cache=st.booleans(),
     ahead=st.booleans(),
     num_states=st.sampled_from((0, 0, 1, 5)),
+    num_snapshots=st.integers(0, 4),
 )
 def test_every_request_ends_as_if_alone(
     coming: list[Arrival],
@@ -79,6 +80,7 @@ def test_every_request_ends_as_if_alone(
     prefix_cache: bool,
     ahead: bool,
     num_states: int,
+    num_snapshots: int,
 ) -> None:
     world = Simulation(
         config,
@@ -88,6 +90,7 @@ def test_every_request_ends_as_if_alone(
         prefix_cache=prefix_cache,
         ahead=ahead,
         num_states=num_states,
+        num_snapshots=num_snapshots if num_states else 0,
     )
     aborts: dict[int, list[str]] = {}
     last = max(arrival.at_step for arrival in coming)
@@ -129,5 +132,5 @@ def test_every_request_ends_as_if_alone(
     for name, num_cached in world.cached.items():
         assert num_cached % 4 == 0
         assert num_cached < len(world.requests[name].prompt_token_ids)
-    if not prefix_cache or num_states:
+    if not prefix_cache or (num_states and not num_snapshots):
         assert (stats.num_prefix_hits, stats.num_cached_blocks) == (0, 0)

@@ -93,6 +93,30 @@ class BusyEngine(FakeEngine):
         )
 
 
+class HybridEngine(FakeEngine):
+    """Of a model with linear attention."""
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(
+            3, 0, 1, 2, 0, num_used_states=3, num_total_states=16, num_snapshots=5, num_total_snapshots=7
+        )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'strata_state_slots{state="used"} 3.0',
+        'strata_state_slots{state="free"} 13.0',
+        'strata_state_snapshots{state="cached"} 5.0',
+        'strata_state_snapshots{state="free"} 2.0',
+    ],
+)
+def test_states_of_linear_attention_are_shown(line: str) -> None:
+    assert line in Metrics(HybridEngine(), model_name="m").render().decode().splitlines()
+    assert "strata_state_" not in Metrics(BusyEngine(), model_name="m").render().decode()
+
+
 @pytest.mark.parametrize(
     "line",
     [

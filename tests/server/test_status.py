@@ -26,6 +26,7 @@ def test_a_loading_server_says_how_far_it_is(serve: Serve) -> None:
         "traffic": {"prompt_tokens": 0, "generation_tokens": 0, "first_tokens": 0, "first_token_seconds": 0},
         "requests": None,
         "kv_cache": None,
+        "states": None,
         "experts": None,
     }
     served.engine.next_stage()
@@ -45,6 +46,12 @@ def test_a_busy_server_shows_its_requests_and_blocks(serve: Serve) -> None:
         "prefix_queries": 1000,
         "prefix_hits": 600,
     }
+
+
+def test_states_of_linear_attention_are_shown_where_there_are_some(serve: Serve) -> None:
+    assert serve(kind=BusyEngine).client.get("/v1/status").json()["states"] is None
+    status = serve(num_states=4).client.get("/v1/status").json()
+    assert status["states"] == {"used_slots": 0, "total_slots": 4, "snapshots": 0, "total_snapshots": 0}
 
 
 def test_tokens_are_counted_from_the_start(serve: Serve) -> None:

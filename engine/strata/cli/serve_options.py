@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from strata.bench.serve.address import DEFAULT_HOST, DEFAULT_PORT
-from strata.cli.arguments import milliseconds, origins, positive, share, whole
+from strata.cli.arguments import gibibytes, milliseconds, origins, positive, share, whole
 from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.published import add_published
 from strata.cli.traces import ENDPOINTS, OPTION, receiver
 from strata.config import CacheConfig, EngineConfig, SchedulerConfig
 from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS
 from strata.errors import OptionError
+from strata.plan.memory import SNAPSHOT_SHARE
 from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
 from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
 
@@ -99,6 +100,14 @@ def _add_cache_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=DEFAULTS.cache.prefix_cache,
         help="let requests that begin alike share the KV blocks of their beginning (default: on)",
+    )
+    cache.add_argument(
+        "--state-cache-gib",
+        type=gibibytes,
+        dest="state_cache_bytes",
+        metavar="GIB",
+        help="GiB at most for states of linear attention that the prefix cache keeps; 0: models with such layers share "
+        f"nothing (default: {100 * SNAPSHOT_SHARE:.0f} %% of the KV cache, and room for one)",
     )
     cache.add_argument(
         "--block-size",
@@ -211,6 +220,7 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
             block_size=arguments.block_size,
             num_kv_tokens=arguments.num_kv_tokens,
             prefix_cache=arguments.prefix_cache,
+            state_cache_bytes=arguments.state_cache_bytes,
         ),
         scheduler=SchedulerConfig(
             max_model_len=arguments.max_model_len,

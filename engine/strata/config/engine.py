@@ -51,6 +51,8 @@ class CacheConfig:
     block_size: int = 16  # tokens a KV block
     num_kv_tokens: int | None = None  # tokens that fit in the pool; None: what the memory budget leaves
     prefix_cache: bool = True  # requests that begin alike share the blocks of what they have in common
+    # States of linear attention that are kept for these, at most; None: a share of the KV cache, and room for one.
+    state_cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class FakeEngine(Lifecycle):
     ready: what the engine says of its model. stages: reports of loading. hold_load: stay "loading" until
     ``next_stage()`` has been called once for every stage and once more; else ``start()`` runs through all of them.
     load_failure: loading ends in this instead of readiness. max_open: requests at a time, then OverloadedError; None
-    takes what an engine takes that is not told otherwise. experts: what it says of them while it is ready.
+    takes what an engine takes that is not told otherwise. experts: what it says of them while it is ready. num_states:
+    slots for states of linear attention that it says it has.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class FakeEngine(Lifecycle):
         load_failure: EngineFailed | None = None,
         max_open: int | None = None,
         experts: ExpertStats | None = None,
+        num_states: int = 0,
     ) -> None:
         super().__init__()
         self.requests: list[GenerationRequest] = []  # every request that was let in, in order
@@ -84,6 +86,7 @@ class FakeEngine(Lifecycle):
         self._load_failure = load_failure
         self._max_open = SchedulerConfig().capacity if max_open is None else max_open
         self._experts = experts
+        self._num_states = num_states
         self._rejection: StrataError | None = None
         self._open: dict[str, int] = {}  # request id to tokens of prompt and output
         self._released: int | None = None  # tokens that each request may have got; None: no limit
@@ -145,7 +148,10 @@ class FakeEngine(Lifecycle):
             return None
         block_size, total = self._facts.block_size, self._facts.num_kv_blocks
         used = sum(-(-num_tokens // block_size) for num_tokens in self._open.values())
-        return SchedulerStats(len(self._open), 0, total - used, total, 0)
+        running, states = len(self._open), self._num_states
+        return SchedulerStats(
+            running, 0, total - used, total, 0, num_used_states=min(running, states), num_total_states=states
+        )
 
     @property
     def experts(self) -> ExpertStats | None:

@@ -78,6 +78,7 @@ class EngineLoop:
             eos_token_ids=self.ready.eos_token_ids,
             prefix_cache=config.cache.prefix_cache,
             num_states=runner.num_states,
+            num_snapshots=runner.num_snapshots,
         )
 
     @property

@@ -18,6 +18,9 @@ from strata.plan.units import format_bytes
 # tokenizer and the page cache of the weights' files live there too.
 CPU_KV_SHARE = 0.5
 
+# Of what keys and values may take, for states that the prefix cache keeps of models with linear attention.
+SNAPSHOT_SHARE = 0.05
+
 # What server and engine take of the host's memory without weights, workspace and KV cache, as far as a control group
 # counts it: Python, torch, the tokenizer, threads, what loading leaves behind. SmolLM2-135M under a limit of 1500 MiB
 # took 388 MiB in int4, 431 in int8, 444 in bf16 (2 Zen 4 cores, torch 2.10, 2026-11-30); the process of its chat
@@ -72,16 +75,22 @@ class MemoryPlan:
     max_model_len: int
     step_tokens: int
     num_states: int  # sequences that have a state at once; 0 where no layer has linear attention
+    num_snapshots: int  # states beside these that the prefix cache keeps
 
     @property
     def spare_state(self) -> int | None:
-        """The slot for what fills up a step, behind those of sequences; None where there are none."""
-        return self.num_states or None
+        """The slot for what fills up a step, behind all others; None where there are none."""
+        return self.num_states + self.num_snapshots if self.num_states else None
 
     @property
     def states_bytes(self) -> int:
-        """Of linear attention, for all sequences that may run together."""
-        return self.num_states * state_bytes(self.model, self.element_bytes)
+        """Of linear attention, for all sequences that may run together, and those that the prefix cache keeps."""
+        return (self.num_states + self.num_snapshots) * state_bytes(self.model, self.element_bytes)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of states that the prefix cache keeps."""
+        return self.num_snapshots * state_bytes(self.model, self.element_bytes)
 
     @property
     def kv_bytes(self) -> int:
@@ -204,7 +213,8 @@ def plan_memory(
     model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
     """Size the KV cache: the tokens asked for, else what the budget leaves, at most ``max_num_seqs`` sequences of
-    ``max_model_len``. Each of ``max_num_seqs`` sequences has a state where layers have linear attention.
+    ``max_model_len``. Each of ``max_num_seqs`` sequences has a state where layers have linear attention, and the prefix
+    cache keeps some as far as one sequence's keys and values leave room.
 
     ``weight_bytes``: what the weights, in ``config.dtype``, take of the memory. Raises HardwareError when it does not
     fit, OptionError when ``num_kv_tokens`` is less than one sequence of ``max_model_len``; both say what would.
@@ -262,15 +272,23 @@ def _size(
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes, memory.device)
-    states = num_states(model, config)
+    states, of_state = num_states(model, config), state_bytes(model, element_bytes)
+    left, of_block = (
+        capacity - weight_bytes - workspace - states * of_state,
+        block_size * kv_token_bytes(model, element_bytes),
+    )
     if config.cache.num_kv_tokens is not None:
         num_blocks = math.ceil(config.cache.num_kv_tokens / block_size)
+        snapshots = _snapshot_bytes(config, num_blocks * of_block, of_state)
     else:
-        share = CPU_KV_SHARE if memory.device == "cpu" else 1.0
-        left = int((capacity - weight_bytes - workspace - states * state_bytes(model, element_bytes)) * share)
+        room = int(left * (CPU_KV_SHARE if memory.device == "cpu" else 1.0))
         needed = math.ceil(length / block_size)  # blocks of one whole sequence
         most = needed * config.scheduler.max_num_seqs
-        num_blocks = max(needed, min(left // (block_size * kv_token_bytes(model, element_bytes)), most))
+        snapshots = _snapshot_bytes(config, room, of_state)
+        num_blocks = max(needed, min((room - snapshots) // of_block, most))
+    num_snapshots = (
+        min(max(0, min(snapshots, left - num_blocks * of_block)) // of_state, num_blocks) if snapshots else 0
+    )
     return MemoryPlan(
         model,
         memory.device,
@@ -283,7 +301,16 @@ def _size(
         length,
         config.scheduler.step_tokens,
         states,
+        num_snapshots,
     )
+
+
+def _snapshot_bytes(config: EngineConfig, kv_room: int, of_state: int) -> int:
+    """That states which the prefix cache keeps may take, at most."""
+    if not config.cache.prefix_cache or not of_state:
+        return 0
+    asked = config.cache.state_cache_bytes
+    return max(of_state, int(SNAPSHOT_SHARE * kv_room)) if asked is None else asked
 
 
 def explain(plan: MemoryPlan, config: EngineConfig, ways: list[Way]) -> str:
@@ -344,4 +371,5 @@ def _states_row(plan: MemoryPlan) -> list[tuple[str, int, str]]:
         return []
     of_one = format_bytes(state_bytes(plan.model, plan.element_bytes))
     note = f"of {sum(plan.model.linear_layers)} layers with linear attention: {plan.num_states} sequences x {of_one}"
-    return [("states", plan.states_bytes, note)]
+    kept = f"{plan.num_snapshots} states that the prefix cache keeps" if plan.num_snapshots else "none: no prefix cache"
+    return [("states", plan.states_bytes - plan.snapshot_bytes, note), ("snapshots", plan.snapshot_bytes, kept)]

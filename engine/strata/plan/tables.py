@@ -65,7 +65,7 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
         _bytes_row("workspace", estimates, lambda e: e.fit.workspace),
     ]
     if first.states:
-        lines.insert(-1, _bytes_row(f"  states of {first.num_seqs} sequences", estimates, lambda e: e.fit.states))
+        lines.insert(-1, _bytes_row("states of linear attention", estimates, lambda e: e.fit.states))
     if estimates[0].parts.num_experts:
         lines.append(_row(f"experts of {estimates[0].parts.num_experts}", [_experts(e) for e in estimates]))
         lines.append(_bytes_row("  in bytes", estimates, _expert_bytes))

@@ -93,7 +93,9 @@ def make_caches(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> Caches:
         states = None
         if model.linear_attention is not None:
             num_layers = sum(model.linear_layers)
-            states = StatePool(model.linear_attention, num_layers, plan.num_states + 1, dtype, where)
+            states = StatePool(
+                model.linear_attention, num_layers, plan.num_states + plan.num_snapshots + 1, dtype, where
+            )
     return Caches(model.linear_layers, kv, states)
 
 

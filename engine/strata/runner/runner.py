@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -150,6 +150,11 @@ class Runner:
         return self.plan.num_states
 
     @property
+    def num_snapshots(self) -> int:
+        """States beside these that may be kept for sequences that begin alike."""
+        return self.plan.num_snapshots
+
+    @property
     def max_model_len(self) -> int:
         return self.plan.max_model_len
 
@@ -182,6 +187,17 @@ class Runner:
 
     @torch.inference_mode()
     def _run(self, batch: Batch, feed: Tensor | None) -> StepResult:
+        self._copy_states(batch.restores)
+        result = self._step(batch, feed)
+        self._copy_states(batch.saves)
+        return result
+
+    def _copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        if pairs:
+            assert self.caches.states is not None, "a model without states has none to copy"
+            self.caches.states.copy(pairs)
+
+    def _step(self, batch: Batch, feed: Tensor | None) -> StepResult:
         if self._graphs is not None and (result := self._graphs.run(batch, feed)) is not None:
             return result
         hidden, sampled, num_sampled = self._forward(batch, feed)

@@ -34,9 +34,14 @@ class ScheduledSequence:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: decoding sequences first, then prefill chunks."""
+    """One step: decoding sequences first, then prefill chunks.
+
+    Slots of states are copied in pairs (from, to): ``restores`` in their order before the step, ``saves`` after it.
+    """
 
     sequences: tuple[ScheduledSequence, ...]
+    restores: tuple[tuple[int, int], ...] = ()
+    saves: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

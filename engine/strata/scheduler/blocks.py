@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from strata.scheduler.prefix import PrefixCache
 
@@ -16,7 +16,8 @@ class BlockManager:
     until the room is needed.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, forget: Callable[[bytes], None] = lambda key: None) -> None:
+        """``forget``: told the key of a published block whose content is given up."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         # The block freed last is given first: its memory is the likeliest to be in a cache.
@@ -24,6 +25,7 @@ class BlockManager:
         self._owned: dict[str, tuple[int, ...]] = {}
         self._num_users = [0] * num_blocks
         self._cache = PrefixCache()
+        self._forget = forget
 
     @property
     def num_free(self) -> int:
@@ -107,6 +109,10 @@ class BlockManager:
             raise AssertionError("a free KV block is still published")
 
     def _take_free(self) -> int:
-        block = self._free.pop() if self._free else self._cache.evict()
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, key = self._cache.evict()
+            self._forget(key)
         self._num_users[block] = 1
         return block

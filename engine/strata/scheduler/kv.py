@@ -6,20 +6,32 @@ from collections.abc import Iterable
 
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
+from strata.scheduler.snapshots import Snapshots
 from strata.scheduler.states import StateSlots
+
+MIN_SNAPSHOT_BLOCKS = 4  # that a state which is kept is ahead of the one before: fewer are computed about as fast
+
+Copies = tuple[tuple[int, int], ...]  # of slots: from, to
 
 
 class SequenceCache:
     """What each sequence has of the pools. ``share_prefixes``: whether those that begin alike have it together.
-    ``num_states``: sequences that may have a state of linear attention; 0: the model has none."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, share_prefixes: bool, num_states: int = 0) -> None:
-        self.blocks = BlockManager(num_blocks, block_size)
+    ``num_states``: sequences that may have a state of linear attention; 0: the model has none. Who passes over computed
+    blocks then needs the state behind them: ``num_snapshots`` of these are kept.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, share_prefixes: bool, num_states: int = 0, num_snapshots: int = 0
+    ) -> None:
         self.states = StateSlots(num_states)
+        self.snapshots = Snapshots(num_states, num_snapshots)
+        self.blocks = BlockManager(num_blocks, block_size, self.snapshots.drop)
         self.num_queries = 0  # prompt tokens of sequences that began to run
         self.num_hits = 0  # those of them that were there
-        # Whoever passes over computed blocks lacks the state behind them.
-        self._share_prefixes = share_prefixes and not num_states
+        self._share_prefixes = share_prefixes and (not num_states or num_snapshots > 0)
+        self._restores: list[tuple[int, int]] = []  # of the step that is planned
+        self._saves: list[tuple[int, int]] = []
 
     def blocks_of(self, sequence: Sequence) -> tuple[int, ...]:
         """The blocks that hold its computed tokens, and those of the step."""
@@ -42,7 +54,7 @@ class SequenceCache:
 
     def num_needed(self, sequence: Sequence) -> int:
         """Free blocks that it would take to hold all its tokens; those that others use already are not."""
-        shared = self.blocks.find(sequence.shareable_keys()) if self._share_prefixes else []
+        shared = self._passable(sequence) if self._share_prefixes else []
         return self.num_missing(sequence) - len(shared) + self.blocks.num_unused(shared)
 
     def room(self, sequence: Sequence, num_reserved: int) -> int:
@@ -61,47 +73,82 @@ class SequenceCache:
         if self._share_prefixes and not sequence.was_preempted:
             self.num_queries += len(sequence.token_ids)
 
-    def share(self, sequence: Sequence) -> bytes | None:
-        """Let it pass over the blocks that are computed already.
-
-        Returns the key of the block that it would fill next; None if nobody could share that.
-        """
+    def share(self, sequence: Sequence) -> None:
+        """Let it pass over the blocks that are computed already."""
         if not self._share_prefixes or sequence.num_computed % self.blocks.block_size:
-            return None
-        shared = self.blocks.find(sequence.shareable_keys())
-        if shared:
-            self.blocks.share(sequence.request_id, shared)
-            num_tokens = len(shared) * self.blocks.block_size
-            sequence.num_computed += num_tokens
-            if not sequence.was_preempted:
-                sequence.num_cached += num_tokens
-                self.num_hits += num_tokens
-        return next(sequence.shareable_keys(), None)
+            return
+        shared = self._passable(sequence)
+        if not shared:
+            return
+        self.blocks.share(sequence.request_id, shared)
+        num_tokens = len(shared) * self.blocks.block_size
+        sequence.num_computed += num_tokens
+        if not sequence.was_preempted:
+            sequence.num_cached += num_tokens
+            self.num_hits += num_tokens
+        slot = self.state_of(sequence)
+        if slot is not None:
+            self._restores.append((self.snapshots.use(self._key_before(sequence, sequence.num_computed)), slot))
+            sequence.kept = sequence.num_computed
 
-    def keys_to(self, sequence: Sequence, end: int) -> list[bytes]:
-        """Keys of the blocks that are full when it has run its tokens before ``end``, and are not now."""
-        size = self.blocks.block_size
-        if not self._share_prefixes:
+    def waits(self, sequence: Sequence, coming: set[bytes]) -> bool:
+        """Whether it can share from the next step on what this step computes. ``coming``: what ``keys_to`` gave of
+        others."""
+        if not coming or not self._share_prefixes or sequence.num_computed % self.blocks.block_size:
+            return False
+        if self.states.num_slots:
+            return any(key in coming for key in sequence.shareable_keys())
+        return next(sequence.shareable_keys(), None) in coming
+
+    def cut(self, sequence: Sequence, end: int) -> int:
+        """Where a chunk that may go to ``end`` ends: not behind a border of blocks at which its state is to be kept."""
+        border = self._border(sequence, end)
+        return end if border is None else border
+
+    def plan(self, sequence: Sequence, end: int) -> list[bytes]:
+        """It runs its tokens before ``end``, which ``cut`` gave, in the step that is planned: keys of what others can
+        share from the next step on."""
+        slot = self.state_of(sequence)
+        if slot is None:
+            return self._filled(sequence, end)
+        if self._border(sequence, end) != end:
             return []
-        return [sequence.key(index) for index in range(sequence.num_computed // size, end // size)]
+        key = self._key_before(sequence, end)
+        snapshot = self.snapshots.reserve(sequence.request_id, key)
+        if snapshot is None:
+            return []
+        self._saves.append((slot, snapshot))
+        sequence.kept = end
+        return [key]
+
+    def take_copies(self) -> tuple[Copies, Copies]:
+        """Restores and saves of the step that was planned."""
+        copies = tuple(self._restores), tuple(self._saves)
+        self._restores, self._saves = [], []
+        return copies
 
     def computed(self, sequence: Sequence, end: int) -> None:
         """It has run its tokens before ``end``: whoever begins alike may use the blocks that are full now."""
         first = sequence.num_computed // self.blocks.block_size
-        for index, key in enumerate(self.keys_to(sequence, end), start=first):
+        for index, key in enumerate(self._filled(sequence, end), start=first):
             self.blocks.publish(sequence.request_id, index, key)
+        self.snapshots.keep(sequence.request_id)
         sequence.num_computed = end
 
     def free(self, sequence: Sequence) -> None:
         """Take back its blocks and its state; it has computed nothing then."""
         self.blocks.free(sequence.request_id)
         self.states.free(sequence.request_id)
-        sequence.num_computed = sequence.num_scheduled = 0
+        self.snapshots.cancel(sequence.request_id)
+        sequence.num_computed = sequence.num_scheduled = sequence.branch = sequence.kept = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless each has the blocks that it fills, under the right keys. Between steps."""
         self.blocks.check_integrity()
         self.states.check_integrity()
+        self.snapshots.check_integrity()
+        if any(not self.blocks.find([key]) for key in self.snapshots.keys):
+            raise AssertionError("a state is kept behind a block that has gone")
         for sequence in sequences:
             owned = self.blocks_of(sequence)
             if len(owned) != self.blocks.blocks_for(max(sequence.num_computed, sequence.num_scheduled)):
@@ -111,3 +158,40 @@ class SequenceCache:
                 key = self.blocks.key_of(block)
                 if key is not None and (index >= num_full or key != sequence.key(index)):
                     raise AssertionError(f"block {block} of request {sequence.request_id} is published as another")
+
+    # --- inside
+
+    def _passable(self, sequence: Sequence) -> list[int]:
+        """The computed blocks with which it can go on; of a model with states up to the last one behind which a state
+        is kept."""
+        blocks = self.blocks.find(sequence.shareable_keys())
+        if not self.states.num_slots or not blocks:
+            return blocks
+        size = self.blocks.block_size
+        end = sequence.num_computed + len(blocks) * size
+        sequence.branch = max(sequence.branch, end)
+        while blocks and not self.snapshots.has(self._key_before(sequence, end)):
+            blocks.pop()
+            end -= size
+        return blocks
+
+    def _border(self, sequence: Sequence, end: int) -> int | None:
+        """The next position, up to ``end``, at which its state is to be kept: the one to which others have computed the
+        same, or the last border of blocks within its prompt, unless it is kept there or hardly before."""
+        if not self._share_prefixes or not self.states.num_slots:
+            return None
+        size = self.blocks.block_size
+        last = (len(sequence.request.prompt_token_ids) - 1) // size * size
+        first = max(sequence.num_computed + 1, sequence.kept + MIN_SNAPSHOT_BLOCKS * size)
+        borders = [border for border in sorted({sequence.branch, last}) if first <= border <= min(end, last)]
+        return next((it for it in borders if not self.snapshots.has(self._key_before(sequence, it))), None)
+
+    def _filled(self, sequence: Sequence, end: int) -> list[bytes]:
+        """Keys of the blocks that are full when it has run its tokens before ``end``, and are not now."""
+        size = self.blocks.block_size
+        if not self._share_prefixes:
+            return []
+        return [sequence.key(index) for index in range(sequence.num_computed // size, end // size)]
+
+    def _key_before(self, sequence: Sequence, border: int) -> bytes:
+        return sequence.key(border // self.blocks.block_size - 1)

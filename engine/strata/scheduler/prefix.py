@@ -53,11 +53,12 @@ class PrefixCache:
         self._idle[block] = None
         return True
 
-    def evict(self) -> int:
-        """Give up the idle block that was used longest ago."""
+    def evict(self) -> tuple[int, bytes]:
+        """Give up the idle block that was used longest ago, and its key."""
         block, _ = self._idle.popitem(last=False)
-        del self._blocks[self._keys.pop(block)]
-        return block
+        key = self._keys.pop(block)
+        del self._blocks[key]
+        return block, key
 
     def key_of(self, block: int) -> bytes | None:
         """The key of a block; None for one that is not remembered."""

@@ -43,7 +43,8 @@ class Scheduler:
 
     num_blocks, block_size: the KV pool. max_model_len: tokens of prompt and output together that end a request.
     prefix_cache: whether requests that begin alike share blocks. num_states: requests that may have a state of linear
-    attention, and therefore run; 0 for a model that has none. clock: seconds, for deadlines, the order of arrival
+    attention, and therefore run; 0 for a model that has none. num_snapshots: states that may be kept, without which
+    requests of such a model share nothing. clock: seconds, for deadlines, the order of arrival
     and the time of a step, which lasts from ``schedule()`` to ``update()``. Raises OptionError for limits under which
     nothing could run.
     """
@@ -58,6 +59,7 @@ class Scheduler:
         eos_token_ids: Collection[int],
         prefix_cache: bool = True,
         num_states: int = 0,
+        num_snapshots: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_config(config)
@@ -66,7 +68,13 @@ class Scheduler:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._clock = clock
         self._max_running = min(config.max_num_seqs, num_states or config.max_num_seqs)
-        self._cache = SequenceCache(num_blocks, block_size, share_prefixes=prefix_cache, num_states=num_states)
+        self._cache = SequenceCache(
+            num_blocks,
+            block_size,
+            share_prefixes=prefix_cache,
+            num_states=num_states,
+            num_snapshots=num_snapshots,
+        )
         self._chunk = ChunkController(config.decode_latency_seconds, config.step_tokens)
         self._sequences: dict[str, Sequence] = {}  # every request that has not ended
         self._waiting: list[Sequence] = []  # in their order, as are those that run
@@ -123,7 +131,7 @@ class Scheduler:
             budget = min(budget, self._chunk.limit)
         decoding: list[ScheduledSequence] = []
         prefill: list[ScheduledSequence] = []
-        coming: set[bytes] = set()  # keys of the blocks that this step's chunks fill
+        coming: set[bytes] = set()  # keys of what others can share from the next step on
         # Those preempted on the way leave ``_running`` from its end, which ends the iteration early.
         for sequence in self._running:
             if sequence.num_pending == 1:
@@ -137,7 +145,7 @@ class Scheduler:
                 prefill.append(part)
                 budget -= len(part.token_ids)
         step = (*decoding, *prefill)
-        return Batch(step) if step else None
+        return Batch(step, *self._cache.take_copies()) if step else None
 
     def schedule_ahead(self, batch: Batch) -> Batch | None:
         """The step after ``batch``, which runs and is not taken in yet: the token that it draws for each sequence,
@@ -217,7 +225,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """How full the scheduler is now."""
-        blocks, states = self._cache.blocks, self._cache.states
+        blocks, states, snapshots = self._cache.blocks, self._cache.states, self._cache.snapshots
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
@@ -232,6 +240,8 @@ class Scheduler:
             step_seconds=self._step_seconds,
             num_used_states=states.num_used,
             num_total_states=states.num_slots,
+            num_snapshots=snapshots.num_kept,
+            num_total_snapshots=snapshots.num_slots,
         )
 
     def check_integrity(self) -> None:
@@ -281,10 +291,11 @@ class Scheduler:
         """The next part of a prompt, as far as budget and free blocks go; None when it has to wait for a step.
 
         A block stays free for each decoding sequence, unless those come later. coming: keys of the blocks that this
-        step fills; a prompt that goes on with one of them waits, and shares it from the next step on. Those of the
-        chunk are added.
+        step fills, or behind which it keeps a state; a prompt that goes on with one of them waits, and shares it from
+        the next step on. Those of the chunk are added.
         """
-        if self._cache.share(sequence) in coming:
+        self._cache.share(sequence)
+        if self._cache.waits(sequence, coming):
             return None
         start = sequence.num_computed
         room = self._cache.room(sequence, num_decoding)
@@ -292,9 +303,9 @@ class Scheduler:
             if sequence is self._running[-1] or not self._make_room(sequence, start + 1):
                 return None
             room = self._cache.room(sequence, self._cache.blocks.num_free)  # in the block that it got
-        end = start + min(budget, room, sequence.num_pending)
+        end = self._cache.cut(sequence, start + min(budget, room, sequence.num_pending))
         self._cache.grow(sequence, end)
-        coming.update(self._cache.keys_to(sequence, end))
+        coming.update(self._cache.plan(sequence, end))
         return self._part(sequence, end)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:

@@ -26,6 +26,10 @@ class Sequence:
     num_cached: int = 0  # tokens of the prompt that the prefix cache had at the first run
     began: float | None = None  # when it first ran, in seconds of the scheduler's clock
     was_preempted: bool = False
+    # Of a model with states: up to where others have computed what it begins with, though nobody kept the state there;
+    # the last position before which one is kept.
+    branch: int = 0
+    kept: int = 0
     _keys: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they were asked for
 
     def __post_init__(self) -> None:

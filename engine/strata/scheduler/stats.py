@@ -31,6 +31,8 @@ class SchedulerStats:
     step_seconds: float = 0.0  # that all steps took, each from its plan to its tokens
     num_used_states: int = 0  # slots of states of linear attention that requests have
     num_total_states: int = 0  # 0 for a model without
+    num_snapshots: int = 0  # states that are kept for those that begin alike
+    num_total_snapshots: int = 0  # that may be
 
     @property
     def num_used_blocks(self) -> int:

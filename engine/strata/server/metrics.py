@@ -185,6 +185,8 @@ class _EngineState(Collector):
             "used": stats.num_used_blocks,
         }
         yield _gauges("strata_kv_blocks", "Blocks of the KV cache; their sum is the size of the pool.", "state", blocks)
+        if stats.num_total_states:
+            yield from _states(stats)
         if self._engine.experts is not None:
             yield from _experts(self._engine.experts)
 
@@ -211,6 +213,16 @@ def _disk() -> Iterator[Metric]:
         return
     text = "The file system that has the cache of converted weights."
     yield _gauges("strata_cache_disk_bytes", text, "state", {"free": usage.free, "total": usage.total})
+
+
+def _states(stats: SchedulerStats) -> Iterator[Metric]:
+    """There are no such series where no layer has linear attention."""
+    slots = {"free": stats.num_total_states - stats.num_used_states, "used": stats.num_used_states}
+    text = "Slots for the states of linear attention, one for each request that may run."
+    yield _gauges("strata_state_slots", text, "state", slots)
+    kept = {"free": stats.num_total_snapshots - stats.num_snapshots, "cached": stats.num_snapshots}
+    text = "Slots for states that the prefix cache keeps."
+    yield _gauges("strata_state_snapshots", text, "state", kept)
 
 
 def _experts(stats: ExpertStats) -> Iterator[Metric]:

@@ -64,6 +64,16 @@ class KVCache(Answered):
     prefix_hits: int
 
 
+class States(Answered):
+    """Slots for states of linear attention, one a request that runs, and for those that the prefix cache keeps: with
+    ``total_snapshots`` 0 requests share no beginnings."""
+
+    used_slots: int
+    total_slots: int
+    snapshots: int
+    total_snapshots: int
+
+
 class Uses(Answered):
     """Experts that steps of few tokens needed, and where they were. ``hit_ratio`` is the share in VRAM, null before the
     first step."""
@@ -139,8 +149,8 @@ class Experts(Uses):
 
 
 class Status(Answered):
-    """The server's state. What is not known yet is null, and so is ``experts`` where all are in one place or the model
-    has none."""
+    """The server's state. What is not known yet is null, and so are ``states`` where no layer has linear attention, and
+    ``experts`` where all are in one place or the model has none."""
 
     state: Literal["loading", "ready", "stopping", "failed", "closed"]
     error: str | None
@@ -151,6 +161,7 @@ class Status(Answered):
     traffic: Traffic
     requests: Requests | None
     kv_cache: KVCache | None
+    states: States | None
     experts: Experts | None
 
 
@@ -176,6 +187,7 @@ def status_of(service: Service) -> Status:
         traffic=_traffic(service.metrics),
         requests=None if engine.stats is None else _requests(engine.stats),
         kv_cache=None if engine.stats is None or engine.ready is None else _kv_cache(engine.stats, engine.ready),
+        states=_states(engine.stats),
         experts=None if engine.experts is None else _experts(engine.experts),
     )
 
@@ -219,6 +231,17 @@ def _kv_cache(stats: SchedulerStats, ready: EngineReady) -> KVCache:
         free_blocks=stats.num_empty_blocks,
         prefix_queries=stats.num_prefix_queries,
         prefix_hits=stats.num_prefix_hits,
+    )
+
+
+def _states(stats: SchedulerStats | None) -> States | None:
+    if stats is None or not stats.num_total_states:
+        return None
+    return States(
+        used_slots=stats.num_used_states,
+        total_slots=stats.num_total_states,
+        snapshots=stats.num_snapshots,
+        total_snapshots=stats.num_total_snapshots,
     )
 
 

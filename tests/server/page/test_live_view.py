@@ -88,6 +88,7 @@ NEW = Status(
     traffic=Traffic(prompt_tokens=0, generation_tokens=0, first_tokens=0, first_token_seconds=0),
     requests=None,
     kv_cache=None,
+    states=None,
     experts=None,
 )
 
