@@ -24,7 +24,7 @@ from strata.config import (
 from strata.config.engine import BLOCK_SIZES, DTYPES
 from strata.errors import HardwareError, OptionError
 from strata.kernels.attention import sdpa, tuning
-from strata.kernels.delta_rule import prefill
+from strata.kernels.delta_rule import cpu, prefill
 from strata.kernels.linear import reference as linear
 from strata.plan import memory, states
 from strata.plan.memory import (
@@ -289,7 +289,7 @@ def test_bounds_are_those_of_the_kernels() -> None:
     assert memory.SINK_DIMS == sdpa.SINK_DIMS
     gpus = (tuning.HOPPER, tuning.HOPPER_WIDE, tuning.AMPERE, tuning.AMPERE_WIDE)
     assert max(gpu.decode.programs for gpu in gpus) == memory.MAX_SPLIT_PROGRAMS
-    assert states.CHUNK == prefill.CHUNK
+    assert states.CHUNK == prefill.CHUNK == cpu.CHUNK
 
 
 EXPERTS = ExpertsConfig(
