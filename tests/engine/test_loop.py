@@ -66,6 +66,19 @@ def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "eos_token_id": None}
 
 
+LINEAR: dict[str, Any] = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "shared_expert_intermediate_size": 32,
+    **EXPERTS,
+}
+
+
 @pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
     "changes",
@@ -76,20 +89,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
             {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "sliding_window": 10, **EXPERTS},
             id="experts, windows and sinks",
         ),
-        pytest.param(
-            {
-                "architectures": ["Qwen3NextForCausalLM"],
-                "layer_types": ["linear_attention", "full_attention"],
-                "head_dim": 16,
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 4,
-                "linear_key_head_dim": 16,
-                "linear_value_head_dim": 16,
-                "shared_expert_intermediate_size": 32,
-                **EXPERTS,
-            },
-            id="linear attention",
-        ),
+        pytest.param(LINEAR, id="linear attention"),
     ],
 )
 def test_requests_together_get_what_each_gets_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -123,6 +123,30 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
     for wanted in requests:
         loop.add(wanted)
     assert run(loop) == alone
+
+
+@pytest.mark.usefixtures("ahead")
+def test_states_that_are_kept_change_no_output(tmp_path: Path) -> None:
+    """Of a model with linear attention: prompts with the same 70 tokens before what is their own."""
+    store = resolve(str(write_checkpoint(tmp_path / "tiny", **LINEAR)), "bf16", tmp_path / "cache")
+    beginning = tuple(11 * position % 90 + 2 for position in range(70))
+    requests = [
+        replace(wanted, prompt_token_ids=(*beginning, *wanted.prompt_token_ids)) for wanted in map(request, range(4))
+    ]
+    alone: Outputs = {}
+    for wanted in requests:
+        loop = float32.load(replace(config(store), cache=CacheConfig(num_kv_tokens=1024, prefix_cache=False)))
+        loop.add(wanted)
+        alone |= run(loop)
+        assert (loop.stats().num_total_snapshots, loop.stats().num_prefix_hits) == (0, 0)
+    together = float32.load(config(store, max_num_seqs=2, max_num_batched_tokens=32))
+    for wanted in requests:
+        together.add(wanted)
+    assert run(together) == alone
+    stats = together.stats()
+    assert stats.num_prefix_hits >= 2 * 64, "four blocks of 16 for those that follow"
+    assert (stats.num_used_states, stats.num_total_states) == (0, 2)
+    assert 0 < stats.num_snapshots <= stats.num_total_snapshots
 
 
 @pytest.mark.usefixtures("ahead")
