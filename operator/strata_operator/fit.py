@@ -121,7 +121,7 @@ def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
     if found.fit.problem is not None:
         given = f"spec.hardware.memory is {model.hardware.memory}, {format_bytes(PROCESS_BYTES)} of it for the process"
         return Verdict(False, "NotEnoughMemory", f"{given}: {in_words_of_the_spec(found.fit.problem)}")
-    placed = PROCESS_BYTES + int(found.parts.total) + found.fit.workspace + found.fit.kv
+    placed = PROCESS_BYTES + found.fit.taken
     # Nodes without a card have no agent that tells of them.
     words = f"fits into spec.hardware.memory {model.hardware.memory}; whether a node has that free, the scheduler says"
     return Verdict(

@@ -67,9 +67,14 @@ class Fit:
     shortage: str | None  # where it does: why not all sequences can be whole at once, and what to change
 
     @property
+    def taken(self) -> int:
+        """Of the device's memory."""
+        beside = self.kv + self.states + self.workspace + self.staging
+        return int(self.shared + beside + self.slots * self.parts.expert)
+
+    @property
     def free(self) -> int:
-        taken = self.shared + self.kv + self.states + self.workspace + self.slots * self.parts.expert + self.staging
-        return int(self.capacity - taken)
+        return self.capacity - self.taken
 
     def seqs_at(self, context: int) -> int:
         """Of the sequences asked for, those of ``context`` tokens that the KV cache holds at once."""

@@ -36,7 +36,8 @@ class AttentionGroup:
 class AttentionBatch:
     """positions: int64 [tokens] of each token in its sequence. slots: int64 [tokens], where its key and value go
     (block * block_size + offset). groups: of each sliding window that the model has (None: it sees all), covering all
-    rows in order. starts, states: as in ``PagedBatch``."""
+    rows in order. starts: int32 [seqs + 1], the first row of each sequence, then the end of the last. states: int32
+    [seqs], each sequence's slot in the states of linear attention; None where the model has none."""
 
     positions: Tensor
     slots: Tensor
@@ -53,7 +54,7 @@ class PagedBatch:
     on, padded with block 0. lengths: int32 [seqs], positions in each sequence, new tokens included; 0 marks a row that
     only fills up the step: it sees nothing and its result is not read. starts: int32 [seqs + 1], the first row of each
     sequence, then the end of the last. max_query: new tokens of the sequence that has most; with 1 every row is a
-    sequence of its own.
+    sequence of its own. states: as in ``AttentionBatch``; a row that fills up has a slot that no sequence has.
     """
 
     positions: Tensor
