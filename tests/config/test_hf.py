@@ -227,6 +227,8 @@ def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
             {"linear_num_value_heads": 24},
             "'linear_num_value_heads' is 24; a multiple of 'linear_num_key_heads'",
         ),
+        (HYBRID[0], {"linear_num_key_heads": 10**9}, "'linear_num_key_heads' is more than 4096"),
+        ("LlamaForCausalLM", {"num_attention_heads": 10**9}, "'num_attention_heads' is more than 4096"),
         (HYBRID[0], {"linear_conv_kernel_dim": 1}, "'linear_conv_kernel_dim' is 1; 2 or more is needed"),
         (HYBRID[0], {"partial_rotary_factor": 2.0}, "'partial_rotary_factor' is 2.0; a number above 0, 1 at most"),
         (HYBRID[0], {"head_dim": 12}, "a head has 12 dimensions, of which 3 are turned; RoPE needs an even number"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from strata.config.hybrid import linear_attention, linear_layers
+from strata.config.hybrid import MAX_HEADS, linear_attention, linear_layers
 from strata.config.keys import Keys
 from strata.config.model import ExpertsConfig, ModelConfig
 from strata.config.rope import read_rope
@@ -93,7 +93,7 @@ def _family_of(table: Mapping[str, Any], origin: str) -> tuple[str, _Family]:
 
 def _heads(keys: Keys, family: _Family, hidden_size: int, part: float) -> tuple[int, int, int]:
     """Numbers of query and of KV heads, and the dimensions of one, of which RoPE turns ``part``."""
-    num_heads = keys.whole("num_attention_heads")
+    num_heads = keys.whole("num_attention_heads", most=MAX_HEADS)
     # null is not a missing key here: it gives every query head a KV head of its own.
     missing = family.num_kv_heads if "num_key_value_heads" not in keys.table else None
     num_kv_heads = keys.whole("num_key_value_heads", missing or num_heads)

@@ -6,6 +6,8 @@ from strata.config.keys import Keys
 from strata.config.model import LinearAttentionConfig
 from strata.errors import CheckpointError, UnsupportedModelError
 
+MAX_HEADS = 4096  # several times what the largest models have: each is a part of what checkpoints store fused
+
 _KINDS = ("linear_attention", "full_attention")
 
 
@@ -34,7 +36,8 @@ def linear_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
 
 def linear_attention(keys: Keys) -> LinearAttentionConfig:
     """The shape of a layer of linear attention; raises CheckpointError naming the keys that do not fit together."""
-    key_heads, value_heads = keys.whole("linear_num_key_heads", 16), keys.whole("linear_num_value_heads", 32)
+    key_heads = keys.whole("linear_num_key_heads", 16, most=MAX_HEADS)
+    value_heads = keys.whole("linear_num_value_heads", 32, most=MAX_HEADS)
     if value_heads % key_heads:
         raise CheckpointError(
             f"{keys.origin}: 'linear_num_value_heads' is {value_heads}; a multiple of 'linear_num_key_heads', "

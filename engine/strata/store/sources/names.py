@@ -87,11 +87,11 @@ def huggingface(model: ModelConfig, shapes: Mapping[str, Shape], *, origin: str)
             if stack is not None and stack.fits(shape):
                 yield from stack.places(f"{layer}.experts", stored, shape)
                 continue
-            *prefix, block, module, kind = name.split(".") if name.count(".") > 1 else ("", "", name)
-            parts = fused.get(f"{block}.{module}", {})
+            module, _, kind = name.rpartition(".")
+            parts = next((parts for suffix, parts in fused.items() if module.endswith(suffix)), {})
             if parts and shape[:1] == (sum(len(rows) for part in parts.values() for rows in part),):
                 for part, rows in parts.items():
-                    yield ".".join([*prefix, block, part, kind]), Place(stored, rows=rows)
+                    yield f"{module.rpartition('.')[0]}.{part}.{kind}", Place(stored, rows=rows)
             else:
                 yield name, Place(stored)
 
@@ -99,19 +99,19 @@ def huggingface(model: ModelConfig, shapes: Mapping[str, Shape], *, origin: str)
 
 
 def _fused(model: ModelConfig) -> dict[str, dict[str, tuple[range, ...]]]:
-    """Of each module that is stored fused: the canonical ones in it, and their rows."""
+    """Of each module that is stored fused, by the end of its name: the canonical ones in it, and their rows."""
     found = {}
     if model.gated_attention:
         queries, gates = _in_turns(model.num_heads, model.head_dim, model.head_dim)
-        found["self_attn.q_proj"] = {"q_proj": queries, "gate_proj": gates}
+        found[".self_attn.q_proj"] = {"q_proj": queries, "gate_proj": gates}
     linear = model.linear_attention
     if linear is not None:
         sharing = linear.num_value_heads // linear.num_key_heads
         keys, values = linear.key_head_dim, sharing * linear.value_head_dim
         query, key, value, gate = _in_turns(linear.num_key_heads, keys, keys, values, values)
         beta, decay = _in_turns(linear.num_key_heads, sharing, sharing)
-        found["linear_attn.in_proj_qkvz"] = {"in_proj_qkv": query + key + value, "in_proj_z": gate}
-        found["linear_attn.in_proj_ba"] = {"in_proj_b": beta, "in_proj_a": decay}
+        found[".linear_attn.in_proj_qkvz"] = {"in_proj_qkv": query + key + value, "in_proj_z": gate}
+        found[".linear_attn.in_proj_ba"] = {"in_proj_b": beta, "in_proj_a": decay}
     return found
 
 
