@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cached_property
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ async def start_stub() -> AsyncIterator[StartStub]:
     """Start a client whose process runs ``stub_loop``; waits for readiness unless ``wait=False``."""
     clients: list[WatchedClient] = []
 
-    async def start(model: str = "stub", *, wait: bool = True, **scheduler: int) -> WatchedClient:
+    async def start(model: str = "stub", *, wait: bool = True, **scheduler: Any) -> WatchedClient:
         client = WatchedClient(EngineConfig(model=model, scheduler=SchedulerConfig(**scheduler)), load=LOAD)
         clients.append(client)
         await client.start()

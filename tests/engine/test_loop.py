@@ -29,7 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return resolve(str(write_checkpoint(directory / "tiny")), "bf16", directory / "cache")
 
 
-def config(store: Path, num_kv_tokens: int = 1024, **scheduler: int) -> EngineConfig:
+def config(store: Path, num_kv_tokens: int = 1024, **scheduler: Any) -> EngineConfig:
     return EngineConfig(
         model=str(store),
         dtype="bf16",

@@ -20,6 +20,7 @@ from strata.engine.messages import Rejected
 from strata.errors import OverloadedError, RequestError
 from strata.request import FinishReason, GenerationRequest, Grammar, SamplingParams, TokenOutput
 from strata.sampling.grammar import GrammarCompiler
+from strata.scheduler.depth import DepthController
 from strata.store.locate import resolve
 from tests.engine import float32
 from tests.engine.tiny_llama import write_checkpoint
@@ -52,7 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return resolve(str(checkpoint), "bf16", directory / "cache")
 
 
-def load(store: Path, num_kv_tokens: int = 1024, **scheduler: int) -> EngineLoop:
+def load(store: Path, num_kv_tokens: int = 1024, **scheduler: Any) -> EngineLoop:
     return float32.load(
         EngineConfig(
             model=str(store),
@@ -122,6 +123,15 @@ def test_logprobs_come_with_a_grammar(store: Path) -> None:
         outputs += loop.step().outputs
     assert len(outputs) == 5
     assert all(len(output.logprobs) == 1 and len(output.logprobs[0].top) == 2 for output in outputs)
+
+
+def test_drafts_of_what_repeats_itself_follow_the_grammar(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DepthController, "record", lambda self, num_tokens, seconds: None)
+    plain, drafted = load(store), load(store, speculative="lookup")
+    for loop in (plain, drafted):
+        loop.add(request("a", Grammar("regex", "(name=[0-9], ){12}end")))
+    assert run(drafted) == run(plain)
+    assert drafted.stats().num_accepted > 20
 
 
 @pytest.fixture

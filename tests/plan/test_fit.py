@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_advice_names_the_largest_settings_with_which_all_sequences_are_whole() 
     assert match is not None, shortage
     length, num_seqs = int(match[1]), int(match[2])
 
-    def changed(**values: int) -> EngineConfig:
+    def changed(**values: Any) -> EngineConfig:
         return replace(asked, scheduler=replace(asked.scheduler, **values))
 
     assert fits_with(changed(max_model_len=length))

@@ -224,6 +224,21 @@ def test_a_prompt_beside_tokens_that_only_the_device_knows(prompts: World) -> No
     assert tiny.relative(prompts.run(fed, feed).logits, expected) < TOLERANCE
 
 
+def test_drafts_have_rows_of_their_own_even_where_nothing_else_runs(prompts: World) -> None:
+    texts, spans = [tokens_of(number, 20) for number in range(3)], [(9, 4), (14, 1), (11, 3)]
+    tables = [tuple(range(10 * number, 10 * number + 10)) for number in range(3)]
+    parts = []
+    for number, ((start, count), text, table) in enumerate(zip(spans, texts, tables, strict=True)):
+        prompts.prefill(Batch((part("before", text[:start], 0, table),)))
+        parts.append(replace(part(str(number), text[: start + count], start, table), num_drafts=count - 1))
+    batch = Batch(tuple(parts))
+    result = prompts.run(batch)
+    assert result.logits.shape[0] == len(result.best) == 8
+    assert tiny.relative(result.logits, prompts.eager(batch)) < TOLERANCE
+    one = Batch((parts[0],))
+    assert prompts.run(one).logits.shape[0] == 4, "not a decode step of one token"
+
+
 def test_a_prompt_that_is_longer_than_the_largest(prompts: World) -> None:
     assert prompts.graphs.run(Batch((part("a", tokens_of(1, 41), 0, tuple(range(11))),))) is None
 

@@ -59,6 +59,18 @@ def test_sampled_rows(sequences: list[tuple[int, int, tuple[int, ...], bool]], r
     assert inputs.num_sampled == (inputs.token_ids.shape[0] if rows is None else len(rows))
 
 
+def test_drafts_have_rows_of_their_own() -> None:
+    sequences = (
+        ScheduledSequence("a", (1, 2, 3), 5, (0,), samples=True, num_drafts=2),
+        ScheduledSequence("b", (4, 5), 0, (1,), samples=True),
+        ScheduledSequence("c", (6, 7), 3, (2,), samples=True, num_drafts=1),
+    )
+    inputs = build_inputs(Batch(sequences), 16, torch.device("cpu"), torch.float32)
+    assert inputs.sampled is not None
+    assert inputs.sampled.tolist() == [0, 1, 2, 4, 5, 6]
+    assert inputs.num_sampled == 6
+
+
 def test_decoding_sequences_share_a_group_and_chunks_do_not() -> None:
     inputs = build((40, 1, (1, 2, 3), True), (20, 1, (4, 5), True), (0, 20, (6, 7), False), (16, 8, (8, 9), True))
     groups = groups_of(inputs)[None]

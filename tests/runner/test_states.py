@@ -164,7 +164,7 @@ def test_logits_behind_a_state_that_was_kept_are_those_of_the_whole_prompt() -> 
             if batch.sequences[0].samples:
                 logits.append(result.logits)
                 drawn.append(int(result.best[0]))
-            scheduler.update(batch, {name: drawn[-1] if drawn else None})
+            scheduler.update(batch, {name: tuple(drawn[-1:])})
         blocks = tuple(range(BLOCKS_OF_ONE))
         whole = ScheduledSequence(name, (*prompt, *drawn[:-1]), 0, blocks, samples=True, state_slot=0)
         expected = hybrid.runner().run_all(Batch((whole,)))[len(prompt) - 1 :]

@@ -56,8 +56,8 @@ class PagedRunner:
         self.blocks = [[-1] * block_size for _ in range(num_blocks)]
         self.states: list[list[int]] = [[-1]] * num_states
 
-    def run(self, batch: Batch) -> dict[str, int]:
-        """The token drawn for each sequence that samples."""
+    def run(self, batch: Batch) -> dict[str, tuple[int, ...]]:
+        """The tokens drawn for each sequence that samples: those of its draft that are right, and one more."""
         self._copy(batch.restores)
         drawn = self._run(batch)
         self._copy(batch.saves)
@@ -67,8 +67,8 @@ class PagedRunner:
         for source, target in pairs:
             self.states[target] = self.states[source]
 
-    def _run(self, batch: Batch) -> dict[str, int]:
-        drawn: dict[str, int] = {}
+    def _run(self, batch: Batch) -> dict[str, tuple[int, ...]]:
+        drawn: dict[str, tuple[int, ...]] = {}
         for part in batch.sequences:
             cached = [value for block in part.block_ids for value in self.blocks[block]][: part.start]
             state = self._state_of(part)
@@ -80,7 +80,7 @@ class PagedRunner:
             if part.state_slot is not None:
                 self.states[part.state_slot] = state
             if part.samples:
-                drawn[part.request_id] = next_token(cached) if state == cached else WRONG_STATE
+                drawn[part.request_id] = _drawn(cached, part.drafts) if state == cached else (WRONG_STATE,)
         return drawn
 
     def _state_of(self, part: ScheduledSequence) -> list[int]:
@@ -90,3 +90,14 @@ class PagedRunner:
             return [value for block in part.block_ids for value in self.blocks[block]][: part.start]
         assert part.state_slot is not None
         return [*self.states[part.state_slot]] if part.start else []
+
+
+def _drawn(cached: Sequence[int], drafts: Sequence[int]) -> tuple[int, ...]:
+    """``cached``: with the draft's tokens at its end."""
+    first = len(cached) - len(drafts)
+    drawn = [next_token(cached[:first])]
+    for place, token_id in enumerate(drafts, start=1):
+        if token_id != drawn[-1]:
+            break
+        drawn.append(next_token(cached[: first + place]))
+    return tuple(drawn)

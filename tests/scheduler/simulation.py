@@ -8,6 +8,7 @@ from strata.config import SchedulerConfig
 from strata.errors import OverloadedError
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.scheduler.batch import Batch
+from strata.scheduler.drafts import Drafter
 from strata.scheduler.scheduler import PRIORITY_SECONDS, Scheduler
 from tests.scheduler.fake_model import EOS, PagedRunner
 
@@ -28,13 +29,16 @@ class Simulation:
         ahead: bool = False,
         num_states: int = 0,
         num_snapshots: int = 0,
+        drafter: Drafter | None = None,
     ) -> None:
         """``ahead``: a step is planned while the one before it runs, wherever the scheduler can. ``num_states``: of a
         model that has some; ``num_snapshots``: that are kept."""
         self.config = config
+        self.max_model_len = max_model_len
         self.ahead = ahead
         self.num_ahead = 0  # steps that were
-        self._running: tuple[Batch, dict[str, int]] | None = None  # the step that was planned ahead, and what it draws
+        # The step that was planned ahead, and what it draws.
+        self._running: tuple[Batch, dict[str, tuple[int, ...]]] | None = None
         self.now = 1000.0
         self.plan = Scheduler(
             config,
@@ -45,6 +49,7 @@ class Simulation:
             prefix_cache=prefix_cache,
             num_states=num_states,
             num_snapshots=num_snapshots,
+            drafter=drafter,
             clock=lambda: self.now,
         )
         self.runner = PagedRunner(num_blocks, block_size, num_states + num_snapshots)
@@ -94,7 +99,8 @@ class Simulation:
             self._running = following, self._run(following, drawn, batch)
         self.now += STEP_SECONDS + TOKEN_SECONDS * batch.num_tokens
         for part in batch.sequences:
-            self._computed[part.request_id] = part.end
+            wrong = part.num_drafts + 1 - len(drawn[part.request_id]) if part.num_drafts else 0
+            self._computed[part.request_id] = part.end - wrong
         outputs = self.plan.update(batch, drawn)
         assert len({output.request_id for output in outputs}) == len(outputs)
         for output in outputs:
@@ -104,7 +110,7 @@ class Simulation:
         self.plan.check_integrity()
         return batch
 
-    def _begin(self) -> tuple[Batch, dict[str, int]]:
+    def _begin(self) -> tuple[Batch, dict[str, tuple[int, ...]]]:
         running = {sequence.request_id for sequence in self.plan._running}
         batch = self.plan.schedule()
         assert batch is not None, "requests wait, but nothing runs"
@@ -112,14 +118,14 @@ class Simulation:
         self._check_parts(batch)
         return batch, self.runner.run(batch)
 
-    def _run(self, batch: Batch, drawn: dict[str, int], before: Batch) -> dict[str, int]:
+    def _run(self, batch: Batch, drawn: dict[str, tuple[int, ...]], before: Batch) -> dict[str, tuple[int, ...]]:
         """Run a step whose tokens are those that the step before drew."""
         sampling = [part.request_id for part in before.sequences if part.samples]
         known = []
         for part in batch.sequences:
             assert part.source is not None
             assert sampling[part.source] == part.request_id
-            known.append(replace(part, token_ids=(drawn[part.request_id],)))
+            known.append(replace(part, token_ids=drawn[part.request_id]))
         return self.runner.run(Batch(tuple(known)))
 
     def _check_ahead(self, batch: Batch, before: Batch) -> None:
@@ -167,6 +173,7 @@ class Simulation:
         """A step keeps its limits; each part goes on where the cache ends, and writes to blocks of its own alone."""
         size = self.runner.block_size
         assert 1 <= batch.num_tokens <= self.config.step_tokens
+        assert sum(part.num_sampled for part in batch.sequences) <= self.config.max_sampled
         assert len(batch.sequences) <= self.config.max_num_seqs
         names = [part.request_id for part in batch.sequences]
         assert len(set(names)) == len(names)
@@ -178,9 +185,15 @@ class Simulation:
         for part in batch.sequences:
             tokens = [*self.requests[part.request_id].prompt_token_ids, *self.generated[part.request_id]]
             assert part.token_ids, "an empty part"
-            assert list(part.token_ids) == tokens[part.start : part.end]
+            known = part.end - part.num_drafts
+            assert list(part.token_ids) == [*tokens[part.start : known], *part.drafts]
+            assert part.end < self.max_model_len
+            assert (
+                len(self.generated[part.request_id]) + part.num_sampled
+                <= self.requests[part.request_id].sampling.max_tokens
+            )
             assert part.start % size == 0 or part.start == self._computed[part.request_id]
             assert len(part.block_ids) == -(-part.end // size)
-            assert part.samples == (part.end == len(tokens))
+            assert part.samples == (known == len(tokens))
             written = part.block_ids[part.start // size :]
             assert all(users.count(block) == 1 for block in written), "a block is written that another request uses"

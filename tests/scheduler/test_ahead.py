@@ -47,10 +47,10 @@ def test_a_step_of_tokens_that_are_not_known_yet() -> None:
     assert [(part.token_ids, part.start, part.source) for part in second.sequences] == [((0,), 3, 0), ((0,), 4, 1)]
     assert [len(part.block_ids) for part in second.sequences] == [1, 2], "with room for the new token"
     assert second.num_decoding == 2
-    scheduler.update(first, {"a": 9, "b": 8})
+    scheduler.update(first, {"a": (9,), "b": (8,)})
     scheduler.check_integrity()
     third = scheduler.schedule_ahead(second)
-    scheduler.update(second, {"a": 1, "b": 2})
+    scheduler.update(second, {"a": (1,), "b": (2,)})
     assert names(third) == ["a", "b"]
     assert third is not None
     assert [part.start for part in third.sequences] == [4, 5]
@@ -75,13 +75,13 @@ def test_a_token_drawn_in_vain_is_dropped_and_its_blocks_are_free() -> None:
     scheduler.add(request("b"))
     first = begun(scheduler)
     second = scheduler.schedule_ahead(first)
-    ended, other = scheduler.update(first, {"a": EOS, "b": 9})
+    ended, other = scheduler.update(first, {"a": (EOS,), "b": (9,)})
     assert (ended.finish_reason, other.finish_reason) == (FinishReason.STOP, None)
     assert second is not None
     assert scheduler.runs(second)
     scheduler.check_integrity()
     scheduler.add(request("a", max_tokens=1))  # the id once more
-    (output,) = scheduler.update(second, {"a": 7, "b": 8})
+    (output,) = scheduler.update(second, {"a": (7,), "b": (8,)})
     assert output.request_id == "b"
     assert names(scheduler.schedule()) == ["b", "a"]
 
@@ -94,7 +94,7 @@ def test_a_step_of_requests_that_have_all_ended_is_none() -> None:
     assert second is not None
     assert scheduler.abort("a")
     assert not scheduler.runs(second)
-    assert scheduler.update(first, {"a": 5}) == scheduler.update(second, {"a": 5}) == ()
+    assert scheduler.update(first, {"a": (5,)}) == scheduler.update(second, {"a": (5,)}) == ()
     assert scheduler.stats().num_free_blocks == 16
 
 

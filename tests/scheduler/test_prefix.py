@@ -267,7 +267,7 @@ def test_what_could_not_be_computed_is_not_kept() -> None:
     simulation.add(request("a", range(8)))
     batch = simulation.plan.schedule()
     assert batch is not None
-    (output,) = simulation.plan.update(batch, {"a": None})
+    (output,) = simulation.plan.update(batch, {"a": ()})
     assert output.finish_reason is FinishReason.ERROR
     assert simulation.plan.stats().num_cached_blocks == 0
     simulation.plan.check_integrity()

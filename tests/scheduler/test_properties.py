@@ -12,6 +12,7 @@ from strata.config import SchedulerConfig
 from strata.errors import OverloadedError, RequestError
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.scheduler.fake_model import VOCAB_SIZE, run_alone
+from tests.scheduler.oracle import Oracle
 from tests.scheduler.simulation import Simulation
 
 MAX_MODEL_LEN = 40
@@ -60,15 +61,26 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         max_num_batched_tokens=max_num_seqs + draw(st.sampled_from((0, 1, 2, 5, 20))),
         max_waiting=draw(st.integers(0, 12)),
         decode_latency_seconds=draw(st.sampled_from((None, 0.02, 0.1))),
+        speculative=draw(st.sampled_from(("off", "lookup"))),
     )
 
 
 @settings(max_examples=250, deadline=None)
 @given(
-    coming=arrivals(), config=configs(), num_blocks=st.integers(1, 14), prefix_cache=st.booleans(), ahead=st.booleans()
+    coming=arrivals(),
+    config=configs(),
+    num_blocks=st.integers(1, 14),
+    prefix_cache=st.booleans(),
+    ahead=st.booleans(),
+    drafter=st.none() | st.builds(Oracle, st.integers(0, 2), st.integers(0, 3)),
 )
 def test_every_request_ends_as_if_alone(
-    coming: list[Arrival], config: SchedulerConfig, num_blocks: int, prefix_cache: bool, ahead: bool
+    coming: list[Arrival],
+    config: SchedulerConfig,
+    num_blocks: int,
+    prefix_cache: bool,
+    ahead: bool,
+    drafter: Oracle | None,
 ) -> None:
     world = Simulation(
         config,
@@ -77,6 +89,7 @@ def test_every_request_ends_as_if_alone(
         max_model_len=MAX_MODEL_LEN,
         prefix_cache=prefix_cache,
         ahead=ahead,
+        drafter=drafter,
     )
     check(world, coming)
     stats = world.plan.stats()

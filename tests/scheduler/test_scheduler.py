@@ -50,7 +50,7 @@ def step(plan: Scheduler, token_id: int = 9) -> list[tuple[str, int, int]]:
     """Run one step in which every sequence that samples draws ``token_id``."""
     batch = plan.schedule()
     assert batch is not None
-    plan.update(batch, {part.request_id: token_id for part in batch.sequences if part.samples})
+    plan.update(batch, {part.request_id: (token_id,) for part in batch.sequences if part.samples})
     plan.check_integrity()
     return shape(batch)
 
@@ -88,7 +88,7 @@ def test_only_the_last_chunk_samples() -> None:
         batch = plan.schedule()
         assert batch is not None
         sampled.append(batch.sequences[0].samples)
-        plan.update(batch, {"long": 9})
+        plan.update(batch, {"long": (9,)})
     assert sampled == [False, True]
 
 
@@ -126,7 +126,7 @@ def test_end_of_a_request(token_id: int, sampling: dict[str, object], reason: Fi
     plan.add(request("a", **sampling))  # type: ignore[arg-type]
     batch = plan.schedule()
     assert batch is not None
-    (output,) = plan.update(batch, {"a": token_id})
+    (output,) = plan.update(batch, {"a": (token_id,)})
     assert (output.token_ids, output.finish_reason) == ((token_id,), reason)
     assert plan.has_work == (reason is None)
     assert (plan.stats().num_free_blocks == 64) == (reason is not None)
@@ -274,6 +274,6 @@ def test_each_output_says_when_its_request_left_the_queue() -> None:
     for _ in range(2):
         batch = plan.schedule()
         assert batch is not None
-        outputs = plan.update(batch, {"a": 9})
+        outputs = plan.update(batch, {"a": (9,)})
         began += [(output.request_id, output.began) for output in outputs]
     assert began == [("a", 0), ("b", None), ("a", 0)]

@@ -46,11 +46,11 @@ def test_a_slot_is_of_one_request_from_its_first_step_to_its_end() -> None:
     scheduler.add(request("b"))
     first = begun(scheduler)
     assert sorted(slots(first).values()) == [0, 1]  # type: ignore[type-var]
-    scheduler.update(first, {"a": 1, "b": 2})
+    scheduler.update(first, {"a": (1,), "b": (2,)})
     second = begun(scheduler)
     assert slots(second) == slots(first)
     assert scheduler.stats().num_used_states == 2
-    scheduler.update(second, {"a": EOS, "b": 3})
+    scheduler.update(second, {"a": (EOS,), "b": (3,)})
     scheduler.check_integrity()
     assert scheduler.stats().num_used_states == 1
     assert scheduler.abort("b")
@@ -82,9 +82,9 @@ def test_a_slot_that_a_step_ahead_still_writes_is_given_to_one_that_begins_after
     assert ahead is not None
     if how == "is aborted":
         scheduler.abort("a")
-    scheduler.update(first, {"a": EOS})
+    scheduler.update(first, {"a": (EOS,)})
     scheduler.add(request("b", prompt=(5, 6, 7, 8)))
-    assert scheduler.update(ahead, {"a": 9}) == ()
+    assert scheduler.update(ahead, {"a": (9,)}) == ()
     (part,) = begun(scheduler).sequences
     assert (part.request_id, part.state_slot, part.start) == ("b", 0, 0)
 

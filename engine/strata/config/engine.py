@@ -55,6 +55,9 @@ class CacheConfig:
     state_cache_bytes: int | None = None
 
 
+MAX_DRAFT = 7  # tokens: with the one before it 8 rows, of which kernels for few rows make the most
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Which requests run together."""
@@ -67,11 +70,17 @@ class SchedulerConfig:
     # What a step with decoding sequences may take; prompts' chunks shrink to it. 100 ms a token is faster than people
     # read. None: chunks are as large as step_tokens allows.
     decode_latency_seconds: float | None = 0.1
+    speculative: Literal["off", "lookup"] = "off"  # lookup: drafts of what followed the newest tokens before
 
     @property
     def step_tokens(self) -> int:
         """Tokens of one step; on a card see ``plan.step``, too."""
         return self.max_num_batched_tokens or max(CPU_STEP_TOKENS, self.max_num_seqs)
+
+    @property
+    def max_sampled(self) -> int:
+        """Rows of logits of one step."""
+        return self.max_num_seqs if self.speculative == "off" else max(self.max_num_seqs, MAX_DRAFT + 1)
 
     @property
     def capacity(self) -> int:

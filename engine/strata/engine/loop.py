@@ -18,9 +18,11 @@ from strata.runner.device import probe
 from strata.runner.runner import Runner
 from strata.runner.step import StepResult
 from strata.sampling.grammar import GrammarCompiler
-from strata.sampling.sampler import Drawn, RequestState, Sampler
+from strata.sampling.sampler import RequestState, Sampler
+from strata.sampling.verify import Accepted, accepted, verify
 from strata.scheduler.admission import check_vocabulary
 from strata.scheduler.batch import Batch
+from strata.scheduler.drafts import LookupDrafter
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
 from strata.store.reader import Store
@@ -79,6 +81,7 @@ class EngineLoop:
             prefix_cache=config.cache.prefix_cache,
             num_states=runner.num_states,
             num_snapshots=runner.num_snapshots,
+            drafter=LookupDrafter() if config.scheduler.speculative == "lookup" else None,
         )
 
     @property
@@ -120,7 +123,7 @@ class EngineLoop:
             step = self._launch(batch)
         drawn = self._draw(step)
         self._runner.check()
-        outputs = self._scheduler.update(step.batch, dict(zip(step.request_ids, drawn.token_ids, strict=True)))
+        outputs = self._scheduler.update(step.batch, drawn.token_ids)
         for output in outputs:
             if output.finish_reason is not None:
                 self._sampler.remove(output.request_id)
@@ -157,11 +160,14 @@ class EngineLoop:
         request_ids = [sequence.request_id for sequence in batch.sequences if sequence.samples]
         return _Step(batch, self._runner.run(batch, feed), request_ids, self._sampler.states(request_ids))
 
-    def _draw(self, step: _Step) -> Drawn:
+    def _draw(self, step: _Step) -> Accepted:
         """The step's tokens. Before it waits for them it gives the device the next step, if that can be; where a step
         cannot be repeated, and its tokens may turn out to be others, right after that."""
         if not step.request_ids:
-            return Drawn()
+            return Accepted()
+        if step.batch.num_drafts:
+            drafts = [sequence.drafts for sequence in step.batch.sequences if sequence.samples]
+            return verify(self._sampler, step.result.logits, step.requests, drafts, step.result.best)
         drawing = self._sampler.begin(step.result.logits, step.requests, step.result.best)
         drawn = None if drawing.is_sure or self._runner.can_repeat else self._sampler.finish(drawing)
         if self._runner.runs_ahead:
@@ -169,11 +175,11 @@ class EngineLoop:
             if following is not None:
                 self._ahead = self._launch(following, drawing.token_ids)
         if drawn is not None:
-            return drawn
+            return accepted(drawn, step.requests)
         drawn = self._sampler.finish(drawing)
         if drawing.was_wrong and self._ahead is not None:  # it began with another token
             self._ahead = self._launch(self._ahead.batch, drawing.token_ids)
-        return drawn
+        return accepted(drawn, step.requests)
 
     def _admit(self, request: GenerationRequest, arrived: float, matcher: LLMatcher | None = None) -> None:
         self._scheduler.add(request, arrived)
@@ -202,6 +208,6 @@ class EngineLoop:
         return tuple(TokenOutput(request_id, (), FinishReason.TIMEOUT) for request_id in late)
 
 
-def _with_logprobs(output: TokenOutput, drawn: Drawn) -> TokenOutput:
-    logprobs = drawn.logprobs.get(output.request_id)
-    return output if logprobs is None else replace(output, logprobs=(logprobs,))
+def _with_logprobs(output: TokenOutput, drawn: Accepted) -> TokenOutput:
+    logprobs = drawn.logprobs.get(output.request_id, ())
+    return replace(output, logprobs=logprobs[: len(output.token_ids)])

@@ -166,7 +166,7 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     heads = model.num_heads + 2 * model.num_kv_heads
     linear = math.ceil(step_token_bytes(model, element_bytes, device) / element_bytes)
     of_token = 4 * model.hidden_size + _feed_forward_elements(model) + max(2 * heads * model.head_dim, linear)
-    logits = seqs * model.vocab_size
+    logits = config.scheduler.max_sampled * model.vocab_size
     # float32, sorted with int64 indices, probabilities and their sums; before that, a copy and what adjusts it.
     sampling = max(logits * (4 + 4 + 8 + 4 + 8), logits * (4 + 4) + min(logits, MAX_ADJUSTED) * ADJUSTED_BYTES)
     inner = max(2 * model.intermediate_size, model.experts.intermediate_size * 2 if model.experts else 0)

@@ -80,7 +80,7 @@ class StepGraphs:
         """A step, or None where no graph is large enough. ``feed``: int64, the tokens that the step before drew, -1 for
         none. The next step overwrites the result."""
         num_seqs = len(batch.sequences)
-        if batch.num_decoding == num_seqs <= self._decode.largest:
+        if batch.num_tokens == batch.num_decoding == num_seqs <= self._decode.largest:
             return self._decode.run(batch, num_seqs, feed).first(num_seqs)
         if self._mixed is None:
             return None

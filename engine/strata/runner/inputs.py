@@ -51,7 +51,11 @@ def build_inputs(
     spans = [np.arange(sequence.start, sequence.end) for sequence in batch.sequences]
     slots = [_slots(sequence, span, block_size) for sequence, span in zip(batch.sequences, spans, strict=True)]
     ends = accumulate(len(span) for span in spans)
-    sampled = [end - 1 for sequence, end in zip(batch.sequences, ends, strict=True) if sequence.samples]
+    sampled = [
+        row
+        for sequence, end in zip(batch.sequences, ends, strict=True)
+        for row in range(end - sequence.num_sampled, end)
+    ]
     for values in (token_ids, np.concatenate(spans), np.concatenate(slots), sampled):
         packer.add(values)
     fed = _sources(batch, packer)

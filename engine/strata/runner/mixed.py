@@ -41,7 +41,7 @@ class MixedInputs:
         self._spare_state = spare_state
         # What comes from the host, 8 bytes each: token ids, positions, slots, sources, rows that are sampled; 4 bytes:
         # lengths, starts, slots of states; tables. In this order all are aligned, and one copy takes the front.
-        self._wide = (max_tokens,) * 4 + (max_seqs,)
+        self._wide = (max_tokens,) * 5
         self._narrow = (max_seqs + 1, max_seqs + 2, 0 if spare_state is None else max_seqs + 1)
         self._tables_at = 8 * sum(self._wide) + 4 * sum(self._narrow)
         fed_bytes = 8 * self.max_seqs
@@ -73,7 +73,7 @@ class MixedInputs:
 
     def sampled(self, batch: Batch) -> Tensor:
         """int64: the rows of the step that was written whose logits are needed."""
-        return self._sampled[: sum(sequence.samples for sequence in batch.sequences)]
+        return self._sampled[: sum(sequence.num_sampled for sequence in batch.sequences)]
 
     def write(self, batch: Batch, num_tokens: int, feed: Tensor | None = None) -> None:
         """Fill ``num_tokens`` tokens with the batch's and nobody's. ``feed``: int64, the tokens that the step before
@@ -107,7 +107,9 @@ class MixedInputs:
         slots[used:num_tokens] = self._slots_of(self._nobodys, positions[used:num_tokens])
         sources[used:num_tokens] = np.arange(used, num_tokens) + self.max_seqs
         ends = list(accumulate(len(sequence.token_ids) for sequence in sequences))
-        rows = [end - 1 for sequence, end in zip(sequences, ends, strict=True) if sequence.samples]
+        rows = [
+            row for sequence, end in zip(sequences, ends, strict=True) for row in range(end - sequence.num_sampled, end)
+        ]
         sampled[: len(rows)] = rows
         starts[:] = num_tokens
         starts[: len(ends) + 1] = (0, *ends)

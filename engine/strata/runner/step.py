@@ -11,8 +11,9 @@ from strata.models.decoder import Decoder
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """logits: float32 [rows, vocab] of the sequences that sample, in the batch's order; the next step may overwrite
-    them. best: int64 [rows], the likeliest token of each, -1 where the largest logit is not finite."""
+    """logits: float32 [rows, vocab] of the sequences that sample, in the batch's order, each with those of its draft;
+    the next step may overwrite them. best: int64 [rows], the likeliest token of each, -1 where the largest logit is not
+    finite."""
 
     logits: Tensor
     best: Tensor

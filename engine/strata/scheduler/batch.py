@@ -13,7 +13,9 @@ class ScheduledSequence:
     also how many tokens of the sequence the KV cache already holds. block_ids: KV blocks that cover positions
     0 .. start + len(token_ids) - 1. samples: the logits of the last token are needed, a token is drawn from them.
     source: where the one token is not known yet, the place of its sequence among those that sample in the step before,
-    in which it is drawn; token_ids is (0,) then. serial: tells the request from others that had its id before.
+    in which it is drawn; token_ids is (0,) then. num_drafts: of the last tokens, guesses of what is drawn before each;
+    the logits of all these and of the one before them are needed. serial: tells the request from others that had its id
+    before.
     state_slot: where the states of linear attention are; None for a model without.
     """
 
@@ -25,6 +27,16 @@ class ScheduledSequence:
     source: int | None = None
     serial: int = 0
     state_slot: int | None = None
+    num_drafts: int = 0
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens whose logits are needed, the last ones."""
+        return self.num_drafts + 1 if self.samples else 0
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        return self.token_ids[len(self.token_ids) - self.num_drafts :]
 
     @property
     def end(self) -> int:
@@ -50,5 +62,12 @@ class Batch:
 
     @property
     def num_decoding(self) -> int:
-        """Sequences of which one token runs and one is drawn."""
-        return sum(sequence.samples and len(sequence.token_ids) == 1 for sequence in self.sequences)
+        """Sequences of which one known token runs, with its drafts, and what follows is drawn."""
+        return sum(
+            sequence.samples and len(sequence.token_ids) == 1 + sequence.num_drafts for sequence in self.sequences
+        )
+
+    @property
+    def num_drafts(self) -> int:
+        """Tokens of all drafts."""
+        return sum(sequence.num_drafts for sequence in self.sequences)

@@ -56,6 +56,16 @@ class BlockManager:
         self._owned[request_id] = owned + tuple(self._take_free() for _ in range(num_missing))
         return True
 
+    def shrink(self, request_id: str, num_tokens: int) -> None:
+        """Take back the blocks that the request has beyond ``num_tokens`` tokens, none of which was published."""
+        owned, num_kept = self._owned.get(request_id, ()), self.blocks_for(num_tokens)
+        if len(owned) <= num_kept:
+            return
+        self._owned[request_id] = owned[:num_kept]
+        for block in reversed(owned[num_kept:]):
+            self._num_users[block] -= 1
+            self._free.append(block)
+
     def find(self, keys: Iterable[bytes]) -> list[int]:
         """The published blocks of the leading ``keys``, up to the first that is not there."""
         found = []

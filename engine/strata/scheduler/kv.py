@@ -135,6 +135,11 @@ class SequenceCache:
         self.snapshots.keep(sequence.request_id)
         sequence.num_computed = end
 
+    def shrink(self, sequence: Sequence) -> None:
+        """Take back the blocks beyond its computed tokens: drafts were wrong."""
+        self.blocks.shrink(sequence.request_id, sequence.num_computed)
+        sequence.num_scheduled = sequence.num_computed
+
     def free(self, sequence: Sequence) -> None:
         """Take back its blocks and its state; it has computed nothing then."""
         self.blocks.free(sequence.request_id)

@@ -14,13 +14,14 @@ import math
 import time
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from strata.config import SchedulerConfig
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.scheduler.admission import check_capacity, check_config, check_request
 from strata.scheduler.batch import Batch, ScheduledSequence
 from strata.scheduler.chunk import ChunkController
+from strata.scheduler.drafts import Drafter
 from strata.scheduler.kv import SequenceCache
 from strata.scheduler.sequence import Sequence
 from strata.scheduler.stats import SchedulerStats, WaitReason
@@ -44,9 +45,10 @@ class Scheduler:
     num_blocks, block_size: the KV pool. max_model_len: tokens of prompt and output together that end a request.
     prefix_cache: whether requests that begin alike share blocks. num_states: requests that may have a state of linear
     attention, and therefore run; 0 for a model that has none. num_snapshots: states that may be kept, without which
-    requests of such a model share nothing. clock: seconds, for deadlines, the order of arrival
-    and the time of a step, which lasts from ``schedule()`` to ``update()``. Raises OptionError for limits under which
-    nothing could run.
+    requests of such a model share nothing. drafter: of tokens that are run beside those that are known; None: there are
+    no drafts, nor are there with states, which nobody can take back. clock: seconds, for deadlines, the order of
+    arrival and the time of a step, which lasts from ``schedule()`` to ``update()``. Raises OptionError for limits under
+    which nothing could run.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Scheduler:
         prefix_cache: bool = True,
         num_states: int = 0,
         num_snapshots: int = 0,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_config(config)
@@ -75,6 +78,9 @@ class Scheduler:
             num_states=num_states,
             num_snapshots=num_snapshots,
         )
+        self._drafter = None if num_states else drafter
+        self._num_drafted = 0
+        self._num_accepted = 0
         self._chunk = ChunkController(config.decode_latency_seconds, config.step_tokens)
         self._sequences: dict[str, Sequence] = {}  # every request that has not ended
         self._waiting: list[Sequence] = []  # in their order, as are those that run
@@ -144,6 +150,8 @@ class Scheduler:
             if part := self._chunk_of(admitted, budget, num_decoding, coming):
                 prefill.append(part)
                 budget -= len(part.token_ids)
+        if self._drafter is not None and decoding and not prefill:
+            decoding = self._with_drafts(self._drafter, decoding)
         step = (*decoding, *prefill)
         return Batch(step, *self._cache.take_copies()) if step else None
 
@@ -152,8 +160,8 @@ class Scheduler:
         wherever that is not known to be its last.
 
         None where it takes more than these tokens to decide what is next: a prompt to go on with, a request to let in,
-        a sequence that has to give way. A sequence that turns out to have ended runs in vain: ``update()`` drops what
-        is drawn for it.
+        a sequence that has to give way, drafts in this step or the next one. A sequence that turns out to have
+        ended runs in vain: ``update()`` drops what is drawn for it.
         """
         sampling = [(self._found(part), part) for part in batch.sequences if part.samples]
         found = [sequence for sequence, _ in sampling if sequence is not None]
@@ -165,6 +173,10 @@ class Scheduler:
             if lack is None or len(staying) < len(found):
                 return None
             self._waiting_for = lack
+        if self._drafter is not None and (
+            batch.num_drafts or self._drafter.wants(staying, self._config.max_sampled - len(staying))
+        ):
+            return None
         if self._cache.num_missing_for(staying, 1) > self._cache.blocks.num_free:
             return None
         step = []
@@ -180,44 +192,40 @@ class Scheduler:
         """Whether any request of a step that is not taken in yet has not ended."""
         return any(self._found(part) is not None for part in batch.sequences)
 
-    def update(self, batch: Batch, token_ids: Mapping[str, int | None]) -> tuple[TokenOutput, ...]:
-        """Take in a step that has run; ``token_ids`` has the token drawn for each sequence with ``samples``. What was
-        drawn for one that has ended meanwhile is dropped.
+    def update(self, batch: Batch, token_ids: Mapping[str, tuple[int, ...]]) -> tuple[TokenOutput, ...]:
+        """Take in a step that has run; ``token_ids`` has the tokens drawn for each sequence with ``samples``: those of
+        its draft that were right, and one more. What was drawn for one that has ended meanwhile is dropped, as is what
+        was drawn behind a sequence's end.
 
-        None where none could be drawn, which ends that sequence with an error. Returns one output for each of these,
+        A sequence for which none could be drawn ends with an error. Returns one output for each of these,
         and the end of those whose time is over. Those that end here have freed their blocks.
         """
         now = self._clock()
-        self._step_seconds += now - self._step_began
-        self._chunk.record(batch.num_decoding, batch.num_tokens - batch.num_decoding, now - self._step_began)
+        self._record(batch, now - self._step_began)
         self._step_began = now  # of the next one, if it runs already
         outputs: list[TokenOutput] = []
         for part in batch.sequences:
             sequence = self._found(part)
             if sequence is None:
                 continue
-            token_id = token_ids[part.request_id] if part.samples else None
-            if part.samples and token_id is None:
+            if not part.samples:
+                self._cache.computed(sequence, part.end)
+                continue
+            drawn = token_ids[part.request_id]
+            if not drawn:
                 self._end(sequence)
                 outputs.append(_output(sequence, (), FinishReason.ERROR, NOT_FINITE))
                 continue
-            self._cache.computed(sequence, part.end)
-            if token_id is None:
-                continue
-            sequence.token_ids.append(token_id)
-            reason = finish_reason(
-                token_id,
-                num_generated=sequence.num_generated,
-                num_tokens=len(sequence.token_ids),
-                sampling=sequence.request.sampling,
-                eos_token_ids=self._eos_token_ids,
-                max_model_len=self._max_model_len,
-            )
+            kept, reason = self._append(sequence, drawn)
+            self._num_accepted += len(kept) - 1
+            self._cache.computed(sequence, part.end - part.num_drafts + len(kept) - 1)
+            if part.num_drafts:
+                self._cache.shrink(sequence)
             if reason is None and sequence.deadline <= now:
                 reason = FinishReason.TIMEOUT
             if reason is not None:
                 self._end(sequence)
-            outputs.append(_output(sequence, (token_id,), reason))
+            outputs.append(_output(sequence, kept, reason))
         for sequence in [sequence for sequence in self._sequences.values() if sequence.deadline <= now]:
             self._end(sequence)
             outputs.append(_output(sequence, (), FinishReason.TIMEOUT))
@@ -242,6 +250,8 @@ class Scheduler:
             num_total_states=states.num_slots,
             num_snapshots=snapshots.num_kept,
             num_total_snapshots=snapshots.num_slots,
+            num_drafted=self._num_drafted,
+            num_accepted=self._num_accepted,
         )
 
     def check_integrity(self) -> None:
@@ -308,6 +318,51 @@ class Scheduler:
         coming.update(self._cache.plan(sequence, end))
         return self._part(sequence, end)
 
+    def _with_drafts(self, drafter: Drafter, decoding: list[ScheduledSequence]) -> list[ScheduledSequence]:
+        """Let the sequences run drafts, too, as far as their limits, the step's and free blocks go."""
+        sequences = [self._sequences[part.request_id] for part in decoding]
+        limits = {sequence: self._num_left(sequence) - 1 for sequence in sequences}
+        most = min(self._config.step_tokens, self._config.max_sampled) - len(decoding)
+        drafts = drafter.drafts(limits, most)
+        drafted = []
+        for sequence, part in zip(sequences, decoding, strict=True):
+            draft = self._cut(sequence, drafts.get(sequence, ()))
+            if draft and self._cache.grow(sequence, part.end + len(draft)):
+                part = self._scheduled(sequence, part.token_ids, part.start, samples=True, draft=draft)
+            drafted.append(part)
+        return drafted
+
+    def _cut(self, sequence: Sequence, draft: tuple[int, ...]) -> tuple[int, ...]:
+        """A draft up to where it would end the sequence: nothing is gained by a guess of that."""
+        sampling = sequence.request.sampling
+        stops = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else self._eos_token_ids)}
+        return tuple(takewhile(lambda token_id: token_id not in stops, draft))
+
+    def _append(self, sequence: Sequence, drawn: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Give the sequence the tokens up to one that ends it: these, and why."""
+        for count, token_id in enumerate(drawn, start=1):
+            sequence.token_ids.append(token_id)
+            reason = finish_reason(
+                token_id,
+                num_generated=sequence.num_generated,
+                num_tokens=len(sequence.token_ids),
+                sampling=sequence.request.sampling,
+                eos_token_ids=self._eos_token_ids,
+                max_model_len=self._max_model_len,
+            )
+            if reason is not None:
+                return drawn[:count], reason
+        return drawn, None
+
+    def _record(self, batch: Batch, seconds: float) -> None:
+        """A step took that long."""
+        num_prefill = batch.num_tokens - batch.num_decoding - batch.num_drafts
+        self._step_seconds += seconds
+        self._num_drafted += batch.num_drafts
+        self._chunk.record(batch.num_decoding, num_prefill, seconds)
+        if self._drafter is not None and not num_prefill:
+            self._drafter.record(batch.num_tokens, seconds)
+
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Give the sequence blocks for ``num_tokens``, at the cost of later ones; False if it is the one to go."""
         while not self._cache.grow(sequence, num_tokens):
@@ -333,18 +388,26 @@ class Scheduler:
         return self._scheduled(sequence, token_ids, start, samples=end == len(sequence.token_ids))
 
     def _scheduled(
-        self, sequence: Sequence, token_ids: tuple[int, ...], start: int, *, samples: bool, source: int | None = None
+        self,
+        sequence: Sequence,
+        token_ids: tuple[int, ...],
+        start: int,
+        *,
+        samples: bool,
+        source: int | None = None,
+        draft: tuple[int, ...] = (),
     ) -> ScheduledSequence:
-        sequence.num_scheduled = start + len(token_ids)
+        sequence.num_scheduled = start + len(token_ids) + len(draft)
         return ScheduledSequence(
             sequence.request_id,
-            token_ids,
+            (*token_ids, *draft),
             start,
             self._cache.blocks_of(sequence),
             samples,
             source,
             sequence.serial,
             self._cache.state_of(sequence),
+            len(draft),
         )
 
     def _found(self, part: ScheduledSequence) -> Sequence | None:
@@ -352,16 +415,22 @@ class Scheduler:
         sequence = self._sequences.get(part.request_id)
         return sequence if sequence is not None and sequence.serial == part.serial else None
 
+    def _num_left(self, sequence: Sequence) -> int:
+        """Tokens that it may still get."""
+        return min(
+            sequence.request.sampling.max_tokens - sequence.num_generated,
+            self._max_model_len - len(sequence.token_ids),
+        )
+
     def _ends_after_next(self, sequence: Sequence) -> bool:
         """Whether its next token is its last, whatever that is."""
-        return (
-            sequence.num_generated + 1 >= sequence.request.sampling.max_tokens
-            or len(sequence.token_ids) + 1 >= self._max_model_len
-        )
+        return self._num_left(sequence) <= 1
 
     def _end(self, sequence: Sequence) -> None:
         (self._running if sequence in self._running else self._waiting).remove(sequence)
         self._cache.free(sequence)
+        if self._drafter is not None:
+            self._drafter.forget(sequence)
         del self._sequences[sequence.request_id]
 
 

@@ -33,6 +33,8 @@ class SchedulerStats:
     num_total_states: int = 0  # 0 for a model without
     num_snapshots: int = 0  # states that are kept for those that begin alike
     num_total_snapshots: int = 0  # that may be
+    num_drafted: int = 0  # tokens of drafts that were run
+    num_accepted: int = 0  # those of them that were right
 
     @property
     def num_used_blocks(self) -> int:
