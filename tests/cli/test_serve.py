@@ -409,6 +409,12 @@ def test_options_of_the_scheduler_reach_the_engine(
     assert (config.scheduler.decode_latency_seconds, config.cache.prefix_cache) == (seconds, prefix_cache)
 
 
+@pytest.mark.parametrize(("options", "speculative"), [([], "off"), (["--speculative", "lookup"], "lookup")])
+def test_whether_there_are_drafts_reaches_the_engine(options: list[str], speculative: str) -> None:
+    config = engine_config(build_parser().parse_args(["serve", "m", *options]))
+    assert config.scheduler.speculative == speculative
+
+
 @pytest.mark.parametrize(("options", "num_bytes"), [([], None), (["--state-cache-gib", "0.5"], 1 << 29)])
 def test_the_room_for_states_that_are_kept_reaches_the_engine(options: list[str], num_bytes: int | None) -> None:
     config = engine_config(build_parser().parse_args(["serve", "m", *options]))

@@ -90,6 +90,8 @@ class BusyEngine(FakeEngine):
             max_prefill_tokens=128,
             waiting_for=WaitReason.KV_BLOCKS,
             step_seconds=1.5,
+            num_drafted=70,
+            num_accepted=30,
         )
 
 
@@ -133,6 +135,8 @@ def test_states_of_linear_attention_are_shown(line: str) -> None:
         "strata_prefix_cache_queries_total 1000.0",
         "strata_prefix_cache_hits_total 600.0",
         "strata_prefill_chunk_tokens 128.0",
+        "strata_draft_tokens_total 70.0",
+        "strata_accepted_draft_tokens_total 30.0",
     ],
 )
 def test_the_schedulers_figures_are_shown(line: str) -> None:

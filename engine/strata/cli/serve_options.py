@@ -12,7 +12,7 @@ from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, ad
 from strata.cli.published import add_published
 from strata.cli.traces import ENDPOINTS, OPTION, receiver
 from strata.config import CacheConfig, EngineConfig, SchedulerConfig
-from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS
+from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS, SPECULATIVE
 from strata.errors import OptionError
 from strata.plan.memory import SNAPSHOT_SHARE
 from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
@@ -84,6 +84,13 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="what a step may take while sequences decode: prompts' chunks shrink to it; 0 lets them be whole "
         f"(default: {1000 * (DEFAULTS.scheduler.decode_latency_seconds or 0):.0f})",
+    )
+    batch.add_argument(
+        "--speculative",
+        choices=SPECULATIVE,
+        default=DEFAULTS.scheduler.speculative,
+        help="lookup: run what followed the newest tokens where they stood before, too, as far as that pays; answers "
+        f"stay the same; off: no drafts (default: {DEFAULTS.scheduler.speculative})",
     )
     batch.add_argument(
         "--enable-chunked-prefill",
@@ -228,5 +235,6 @@ def engine_config(arguments: argparse.Namespace) -> EngineConfig:
             max_num_batched_tokens=arguments.max_num_batched_tokens,
             max_waiting=arguments.max_waiting,
             decode_latency_seconds=arguments.decode_latency_seconds,
+            speculative=arguments.speculative,
         ),
     )

@@ -18,6 +18,7 @@ HUGEPAGES = ("off", *PAGE_BYTES)
 # steps; auto: of these, and of nobody, what decodes fastest at the start.
 PREFETCH = ("auto", "off", "gate", "history")
 ROUTING_DEVICES = ("gpu", "cpu", "auto")  # auto: where steps of one sequence are faster at the start
+SPECULATIVE = ("off", "lookup")
 PIPELINE_DEPTHS = range(1, 65)
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 

@@ -64,15 +64,15 @@ async def generate_choice(
     """
     request, text = job.requests[index], _Text(job, index, model)
     pace = Pace(metrics, job.record, len(request.prompt_token_ids) if job.is_first_of_prompt(index) else None)
-    num_tokens = 0
+    num_outputs = 0
     async with aclosing(engine.generate(request)) as outputs:
         async for output in outputs:
             if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
                 raise EngineError(output.error or "the engine was closed before the answer was complete")
             if output.token_ids:
                 pace.count(output)
-                num_tokens += len(output.token_ids)
-                if num_tokens % _TURN == 0:
+                num_outputs += 1
+                if num_outputs % _TURN == 0:
                     await asyncio.sleep(0)
             piece = text.feed(output)
             if piece is not None:

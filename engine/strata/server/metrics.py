@@ -153,6 +153,18 @@ _FIGURES: tuple[
         "Prompt tokens that a step may run beside decoding sequences, as --decode-latency-ms has it now.",
         lambda stats: stats.max_prefill_tokens,
     ),
+    (
+        CounterMetricFamily,
+        "strata_draft_tokens",
+        "Tokens of drafts that steps ran, as --speculative has it.",
+        lambda stats: stats.num_drafted,
+    ),
+    (
+        CounterMetricFamily,
+        "strata_accepted_draft_tokens",
+        "Those of them that were right.",
+        lambda stats: stats.num_accepted,
+    ),
 )
 _NOTHING = SchedulerStats(0, 0, 0, 0, 0)  # until the engine says more
 
