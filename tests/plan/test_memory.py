@@ -21,7 +21,7 @@ from strata.config import (
     RopeConfig,
     SchedulerConfig,
 )
-from strata.config.engine import BLOCK_SIZES, DTYPES
+from strata.config.engine import BLOCK_SIZES, DTYPES, STATE_CACHE_SHARE
 from strata.errors import HardwareError, OptionError
 from strata.kernels.attention import sdpa, tuning
 from strata.kernels.delta_rule import cpu, prefill
@@ -31,7 +31,6 @@ from strata.plan.memory import (
     ADJUSTED_BYTES,
     CPU_KV_SHARE,
     MAX_GATHERED_POSITIONS,
-    SNAPSHOT_SHARE,
     DeviceMemory,
     MemoryPlan,
     advise,
@@ -376,8 +375,8 @@ def test_the_prefix_cache_keeps_states_in_a_share_of_what_keys_and_values_may_ta
     engine, room = config(max_num_seqs=200), 200 * SEQUENCE * TOKEN // 4
     share = CPU_KV_SHARE if device == "cpu" else 1.0
     found = plan(200 * STATE + int(room / share), engine, device, HYBRID)
-    assert found.num_snapshots == int(SNAPSHOT_SHARE * room) // STATE > 1
-    assert room - found.kv_bytes == pytest.approx(SNAPSHOT_SHARE * room, abs=16 * TOKEN)
+    assert found.num_snapshots == int(STATE_CACHE_SHARE * room) // STATE > 1
+    assert room - found.kv_bytes == pytest.approx(STATE_CACHE_SHARE * room, abs=16 * TOKEN)
     assert any(
         line.endswith(f"{found.num_snapshots} states that the prefix cache keeps") for line in budget_table(found)
     )

@@ -12,9 +12,8 @@ from strata.cli.options import DEFAULTS, add_device, add_dtype, add_revision, ad
 from strata.cli.published import add_published
 from strata.cli.traces import ENDPOINTS, OPTION, receiver
 from strata.config import CacheConfig, EngineConfig, SchedulerConfig
-from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS, SPECULATIVE
+from strata.config.engine import BLOCK_SIZES, CPU_STEP_TOKENS, SPECULATIVE, STATE_CACHE_SHARE
 from strata.errors import OptionError
-from strata.plan.memory import SNAPSHOT_SHARE
 from strata.plan.step import CARD_GIB, CARD_TOKENS, LARGE_CARD_GIB, LARGE_CARD_TOKENS
 from strata.server.output.formats import REASONING_FORMATS, TOOL_FORMATS
 
@@ -114,7 +113,7 @@ def _add_cache_options(parser: argparse.ArgumentParser) -> None:
         dest="state_cache_bytes",
         metavar="GIB",
         help="GiB at most for states of linear attention that the prefix cache keeps; 0: models with such layers share "
-        f"nothing (default: {100 * SNAPSHOT_SHARE:.0f} %% of the KV cache, and room for one)",
+        f"nothing (default: {100 * STATE_CACHE_SHARE:.0f} %% of the KV cache, and room for one)",
     )
     cache.add_argument(
         "--block-size",

@@ -19,6 +19,8 @@ HUGEPAGES = ("off", *PAGE_BYTES)
 PREFETCH = ("auto", "off", "gate", "history")
 ROUTING_DEVICES = ("gpu", "cpu", "auto")  # auto: where steps of one sequence are faster at the start
 SPECULATIVE = ("off", "lookup")
+# Of what keys and values may take, for states that the prefix cache keeps of models with linear attention.
+STATE_CACHE_SHARE = 0.05
 PIPELINE_DEPTHS = range(1, 65)
 SHARD_SIZE = 128 << 20  # bytes of a store's file of weights, at most, unless told otherwise
 

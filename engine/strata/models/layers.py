@@ -64,7 +64,8 @@ class LinearAttention:
         kernels, linear = weights.kernels, config.linear_attention
         assert linear is not None, "a layer of linear attention has its configuration"
         self.projected = kernels.norm_linear(norm, weights.matrices(f"{name}.in_proj_qkv", f"{name}.in_proj_z"))
-        self.gates = kernels.norm_linear(norm, weights.matrices(f"{name}.in_proj_b", f"{name}.in_proj_a"))
+        gates = weights.matrices(f"{name}.in_proj_b", f"{name}.in_proj_a")
+        self.gates = kernels.norm_linear(norm, gates, wide=True)
         self.read = kernels.delta_net(
             DeltaNet(
                 linear.num_key_heads,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from strata.config import EngineConfig, ModelConfig
+from strata.config.engine import STATE_CACHE_SHARE
 from strata.errors import HardwareError, OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
@@ -17,9 +18,6 @@ from strata.plan.units import format_bytes
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
 # tokenizer and the page cache of the weights' files live there too.
 CPU_KV_SHARE = 0.5
-
-# Of what keys and values may take, for states that the prefix cache keeps of models with linear attention.
-SNAPSHOT_SHARE = 0.05
 
 # What server and engine take of the host's memory without weights, workspace and KV cache, as far as a control group
 # counts it: Python, torch, the tokenizer, threads, what loading leaves behind. SmolLM2-135M under a limit of 1500 MiB
@@ -310,7 +308,7 @@ def _snapshot_bytes(config: EngineConfig, kv_room: int, of_state: int) -> int:
     if not config.cache.prefix_cache or not of_state:
         return 0
     asked = config.cache.state_cache_bytes
-    return max(of_state, int(SNAPSHOT_SHARE * kv_room)) if asked is None else asked
+    return max(of_state, int(STATE_CACHE_SHARE * kv_room)) if asked is None else asked
 
 
 def explain(plan: MemoryPlan, config: EngineConfig, ways: list[Way]) -> str:
