@@ -177,11 +177,10 @@ class EngineLoop:
             following = self._scheduler.schedule_ahead(step.batch)
             if following is not None:
                 self._ahead = self._launch(following, drawing.token_ids)
-        if drawn is not None:
-            return accepted(drawn, step.requests)
-        drawn = self._sampler.finish(drawing)
-        if drawing.was_wrong and self._ahead is not None:  # it began with another token
-            self._ahead = self._launch(self._ahead.batch, drawing.token_ids)
+        if drawn is None:
+            drawn = self._sampler.finish(drawing)
+            if drawing.was_wrong and self._ahead is not None:  # it began with another token
+                self._ahead = self._launch(self._ahead.batch, drawing.token_ids)
         return accepted(drawn, step.requests)
 
     def _admit(self, request: GenerationRequest, arrived: float, matcher: LLMatcher | None = None) -> None:

@@ -75,7 +75,7 @@ def prefill(
     values_each = min(VALUES_EACH, net.value_dim)
     stages = 3 if capability()[0] in (9, 10) else 2  # a program may have 227 KiB of shared memory there, else 99
     scan_kernel[(net.value_dim // values_each, heads, seqs)](
-        mixed, new, fade, inner, sums, state.recurrent, batch.positions, batch.states, batch.starts, out, seqs,
+        mixed, new, fade, inner, sums, state.recurrent, batch.positions, batch.states, batch.starts, out,
         **shape, VALUES=values_each, STAGES=stages, num_warps=4,
     )  # fmt: skip
     finish_kernel[(tokens, heads)](
@@ -229,9 +229,7 @@ def _inverse(below, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     return tl.dot(out, inverse, input_precision="tf32x3")
 
 
-@triton.jit(
-    do_not_specialize=["num_seqs"], do_not_specialize_on_alignment=["positions_ptr", "states_ptr", "starts_ptr"]
-)
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "states_ptr", "starts_ptr"])
 def scan_kernel(
     mixed_ptr,  # as of inner_kernel
     new_ptr,
@@ -243,7 +241,6 @@ def scan_kernel(
     states_ptr,  # int32 [seqs]
     starts_ptr,  # int32 [seqs + 1]
     out_ptr,  # bf16 [tokens, VALUE_HEADS, VALUE_DIM]
-    num_seqs,
     KEY_HEADS: tl.constexpr,
     VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
