@@ -9,12 +9,12 @@ CLUSTER := $(PYTHON) -m tests.cluster
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/strata
 MODEL ?= builtin://smollm2-135m
 TEXT ?= tests/data/alice.txt
-# Three files at a time on two cores, since many tests wait for a process or a server. Those on a cluster share one, and
-# its machine.
+# Several files at a time on two cores, since many tests wait for a process or a server; those on a cluster in two of them.
 # Tests start many interpreters, which without compiled files would each compile all they import.
 unexport PYTHONDONTWRITEBYTECODE
 UNIT := $(BIN)/pytest -m "not cluster and not real" -n 3 --dist loadfile --no-loadscope-reorder
 REAL := $(BIN)/pytest -m real -n 2 --dist loadfile
+ON_CLUSTERS := $(BIN)/pytest -m cluster -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 .PHONY: help release bundle demo demo-down test lint unit real-test cluster-test cluster-up cluster-down images venv native format constraints manifests golden dashboards docs \
   pictures browser bench-decode bench-gpu bench-operator bench-perplexity chaos equal audit fuzz sanitize soak clean clean-cache packages prometheus gateway clients
@@ -29,7 +29,7 @@ demo-down: ## take the demo down again; nothing of it keeps running
 	@if [ -n "$$STRATA_KUBECONFIG" ]; then $(BIN)/python -m tests.e2e.demo down; else $(CLUSTER) down; fi
 
 test: packages prometheus browser venv gateway lint docs parts images ## everything: lint, types, contracts, all tests
-	@$(UNIT); unit=$$?; $(REAL); real=$$?; $(BIN)/pytest -m cluster && exit $$((unit | real))
+	@$(UNIT); unit=$$?; $(REAL); real=$$?; $(ON_CLUSTERS) && exit $$((unit | real))
 
 lint: venv ## ruff (lint and format), mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -44,7 +44,7 @@ real-test: packages prometheus browser venv gateway ## the tests with a real bro
 	@$(REAL)
 
 cluster-test: packages venv parts images ## the tests on a real cluster alone
-	@$(BIN)/pytest -m cluster
+	@$(ON_CLUSTERS)
 
 cluster-up: packages ## start the local cluster alone
 	@$(CLUSTER) up

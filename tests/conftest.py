@@ -74,14 +74,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A running cluster of one real node, with kwok for pretend ones.
+    """A running cluster of one real node, with kwok for pretend ones; each process of a parallel run has its own.
 
     ``STRATA_TEST_CLUSTER=NAME`` takes (or starts) the instance of that name and leaves it running afterwards.
     """
     from tests.cluster import Cluster
 
     kept = os.environ.get("STRATA_TEST_CLUSTER")
-    running = Cluster.up(kept or "test", kwok=True)
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    running = Cluster.up("-".join(filter(None, (kept or "test", worker))), kwok=True)
     try:
         yield running
     finally:
