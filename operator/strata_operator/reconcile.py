@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from strata_operator import cached, eviction, notices, rollout, tuning
 from strata_operator import status as statuses
-from strata_operator.api.conditions import APPLY_REFUSED, UNSCHEDULABLE, Trouble, age, shorten
+from strata_operator.api.conditions import APPLY_REFUSED, UNSCHEDULABLE, Condition, Trouble, age, shorten
 from strata_operator.api.errors import (
     InvalidSpecError,
     LeavingError,
@@ -21,7 +21,6 @@ from strata_operator.api.errors import (
 )
 from strata_operator.api.event import Event
 from strata_operator.api.model import StrataModel
-from strata_operator.api.names import TUNING_FINALIZER
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.api.route import RouteDefaults
@@ -30,17 +29,19 @@ from strata_operator.cluster import apply, events
 from strata_operator.cluster.cache import Cache, Key
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.executor import PREFLIGHT_SECONDS, Executor
+from strata_operator.cluster.leaving import Leaving
 from strata_operator.cluster.nodes import Nodes
+from strata_operator.cluster.preflights import Preflights
 from strata_operator.cluster.routes import Routes
 from strata_operator.cluster.vacancies import Vacancies
 from strata_operator.cluster.wishes import Wishes
 from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from strata_operator.placement import with_vram
-from strata_operator.plan import Action, plan
-from strata_operator.preflight import retries, superseded
-from strata_operator.render import PREFLIGHT_ROLE, WARM_ROLE, Monitors, children, preflight, revision_of
+from strata_operator.plan import Action, Plan, plan
+from strata_operator.render import JOB, Monitors, children, revision_of
 from strata_operator.rollout import stuck
-from strata_operator.target import Children, Target, aim
+from strata_operator.status import Outcome
+from strata_operator.target import Children, Facts, Target, aim
 from strata_operator.trouble import find_trouble, is_complete
 from strata_operator.workers import Result
 
@@ -50,9 +51,6 @@ log = logging.getLogger(__name__)
 BLOCKED_SECONDS = 60.0
 # A container that is not created after this time has a reason that only the pod's events tell.
 CREATING_SECONDS = 10.0
-# A model that is being deleted waits so long for its nodes' agents to put settings back; a dead node never does.
-RESTORE_SECONDS = 60.0
-RESTORE_LOOK_SECONDS = 5.0
 # No watch tells when a node for which a pod waits takes it: it is not cordoned any more, a foreign pod has left.
 PLACE_SECONDS = 15.0
 # A start takes several steps within a second: a status that tells of progress alone comes so long after the last.
@@ -91,6 +89,8 @@ class Reconciler:
         self._executor = Executor(client, cache)
         self._routes = Routes(client, self._executor, routes, serves)
         self._outbox = events.Outbox(client, client.now)
+        self._preflights = Preflights(client, self._outbox, engine_image)
+        self._leaving = Leaving(client, self._wishes, nodes, self._outbox)
         self._told: dict[Key, datetime] = {}  # when the status was written last, or the first child
         self._verdicts: dict[Key, tuple[object, Verdict]] = {}  # with what was asked
         self._waiting: set[Key] = set()  # for a card that becomes free
@@ -108,7 +108,7 @@ class Reconciler:
             return Result("gone", again_in=None if self._wishes.withdraw(key) else BLOCKED_SECONDS)
         try:
             # Once a model is being deleted its children are the garbage collector's: what is applied would fight it.
-            return self._leave(key, obj) if "deletionTimestamp" in obj["metadata"] else self._reconcile(key, obj)
+            return self._leaving(key, obj) if "deletionTimestamp" in obj["metadata"] else self._reconcile(key, obj)
         except MissingError:
             self._cache.remove_model(obj)  # its watch has not told yet, or never will
             self._outbox.forget(key)
@@ -130,83 +130,79 @@ class Reconciler:
 
     def _reconcile(self, key: Key, obj: Mapping[str, Any]) -> Result:
         """Raises MissingError where the model is gone, LeavingError where it is about to go."""
-        version = self._nodes.fit_version  # before the nodes are looked at: what changes meanwhile is judged again
-        observed = self._observe(key)
         try:
-            newest = StrataModel.parse(obj)
-            fit = self._judge(key, newest, observed, version)
-            render = partial(self._render, observed, obj["status"])
-            target = aim(newest, observed, fit, obj["status"], render=render, now=self._clock())
+            facts = self._facts(key, obj)
+            target = aim(facts, partial(self._render, facts))
         except InvalidSpecError as error:
-            generation = obj["metadata"]["generation"]
-            new = statuses.refused(error, generation=generation, previous=obj["status"], now=self._clock())
-            self._tell(obj, new)
+            self._tell(obj, statuses.refused(error, obj, now=self._clock()))
             return Result("refused")
-        model, memory = target.model, target.memory
-        wanted = plan(model, target.desired, observed, hold=target.hold)
-        to_start = self._job(target) if not (wanted.blocked or wanted.waiting) else None
-        if to_start is not None:
-            wanted = replace(wanted, actions=(*wanted.actions, Action("create", to_start, None)))
-        # Of a new model the first status shows whether it is still there: one call less for each of many.
-        is_new = not (obj["status"] or key in self._told)
-        if not is_new and any(action.verb == "create" for action in wanted.actions):
-            apply.check_owner(self._client, model)
         done: list[Action] = []
-        unrouted: Trouble | None = None
-        try:
-            outcome = self._executor.carry_out(model, wanted, done)
-            if not outcome.blocked:  # a Service that is not ours must not be led to
-                unrouted = self._routes.keep(newest, observed, done, is_new=is_new)
-        finally:
-            self._outbox.add(obj["metadata"], notices.deeds(done, obj["status"], model.generation))
-        due = retries(observed.preflight, target.revision, self._clock())
-        over = [*superseded(observed.preflight, target.revision)]
-        over += [(target.revision, node) for node, seconds in due.items() if seconds <= 0]
-        stay = [one for one in over if not self._expire(obj, model, *one)]
-        observed, creating = self._look_into_pods(self._observe(key))
-        wishes = tuning.desired(model, observed.pods, fit.nodes, self._nodes.all())
-        retuned, tuned = self._wishes.keep(key, obj, model, wishes)
-        pod_spec = target.desired["Deployment"]["spec"]["template"]["spec"]
-        closest = partial(self._vacancies.closest, pod_spec)
-        trouble = stuck(observed.pods, self._clock()) or find_trouble(model, target.desired, observed, outcome, closest)
-        if is_complete(model, target.desired, observed, outcome):
-            trouble = None
-            if model.wanted_replicas:
-                memory = rollout.after_success(memory, target.revision, model.generation, obj["spec"])
-        stranded = eviction.stranded(model, pod_spec, observed, fit, partial(self._vacancies.obstacle, pod_spec))
-        (self._waiting.add if stranded.waits else self._waiting.discard)(key)
-        new = statuses.status(
-            model,
-            target.desired,
-            observed,
-            outcome,
-            fit,
-            tuned,
-            memory=memory,
-            trouble=trouble,
-            stays=stranded.stays,
-            routed=self._routes.verdict(newest, observed, unrouted),
-            previous=obj["status"],
-            now=self._clock(),
-        )
+        carried, unrouted = self._act(key, facts, target, done)
+        retries, all_end = self._preflights.end(facts, target)
+        there = self._observe(key)
+        facts = replace(facts, observed=self._look_into_pods(there))
+        wishes = tuning.desired(target.model, there.pods, facts.fit.nodes, there.nodes)
+        retuned, tuned = self._wishes.keep(key, obj, target.model, wishes)
+        outcome = self._outcome(facts, target, carried, tuned, self._routes.verdict(facts.model, there, unrouted))
+        (self._waiting.add if outcome.stranded.waits else self._waiting.discard)(key)
         if done and not retuned:
             self._told.setdefault(key, self._clock())  # a new model may be Ready before anything else is told of it
-        pause = self._pause(key, new, obj["status"])
-        changed = pause is None and self._tell(obj, new, [kind for kind in target.desired if kind in observed.children])
-        if stranded.leaves is not None:
-            self._evict(obj["metadata"], stranded.leaves)
-        if outcome.blocked:
+        status = statuses.status(facts, outcome)
+        pause = self._pause(key, status, facts.status)
+        changed = pause is None and self._tell(obj, status, [kind for kind in target.desired if kind in there.children])
+        if outcome.stranded.leaves is not None:
+            self._evict(obj["metadata"], outcome.stranded.leaves)
+        if carried.blocked:
             return Result("blocked", again_in=BLOCKED_SECONDS)
-        waits = [CREATING_SECONDS] if creating else []
+        waits = [*_waits(there, outcome), *retries]
         waits += [pause] if pause is not None else []
-        waits += [target.look_again] if target.look_again is not None else []
-        waits += [seconds for seconds in due.values() if seconds > 0]
-        waits += [BLOCKED_SECONDS if outcome.unfetched else PREFLIGHT_SECONDS] if to_start is not None else []
-        waits += [rollout.STUCK_SECONDS] if any(pod.deleting for pod in observed.pods) else []
-        waits += [PLACE_SECONDS] if stranded.waits else []
-        waits += [BLOCKED_SECONDS] if trouble is not None and trouble.reason == UNSCHEDULABLE else []
-        waits += [BLOCKED_SECONDS] if stay or tuned.reason == APPLY_REFUSED or unrouted is not None else []
+        waits += [BLOCKED_SECONDS] if unrouted is not None or not all_end else []
         return Result("changed" if changed or done or retuned else "unchanged", again_in=min(waits, default=None))
+
+    def _facts(self, key: Key, obj: Mapping[str, Any]) -> Facts:
+        """Raises InvalidSpecError."""
+        version = self._nodes.fit_version  # before the nodes are looked at: what changes meanwhile is judged again
+        observed = self._observe(key)
+        model = StrataModel.parse(obj)
+        return Facts(obj, model, observed, self._judge(key, model, observed, version), self._clock())
+
+    def _act(self, key: Key, facts: Facts, target: Target, done: list[Action]) -> tuple[Plan, Trouble | None]:
+        """Adds the actions that succeeded to ``done``; returns the plan with what stood in the way of the others, and
+        what stands in the way of the route."""
+        model = target.model
+        wanted = plan(model, target.desired, facts.observed, hold=target.hold)
+        job = None if wanted.blocked or wanted.waiting else self._preflights.job(target)
+        if job is not None:
+            wanted = replace(wanted, actions=(*wanted.actions, Action("create", job, None)))
+        # Of a new model the first status shows whether it is still there: one call less for each of many.
+        is_new = not (facts.status or key in self._told)
+        if not is_new and any(action.verb == "create" for action in wanted.actions):
+            apply.check_owner(self._client, model)
+        try:
+            carried = self._executor.carry_out(model, wanted, done)
+            if carried.blocked:  # a Service that is not ours must not be led to
+                return carried, None
+            return carried, self._routes.keep(facts.model, facts.observed, done, is_new=is_new)
+        finally:
+            self._outbox.add(facts.obj["metadata"], notices.deeds(done, facts.status, model.generation))
+
+    def _outcome(
+        self, facts: Facts, target: Target, carried: Plan, tuned: Condition, routed: Condition | None
+    ) -> Outcome:
+        """``facts`` are those after the plan's actions."""
+        model, observed = target.model, facts.observed
+        pod_spec = target.desired["Deployment"]["spec"]["template"]["spec"]
+        trouble = None
+        if not is_complete(model, target.desired, observed, carried):
+            closest = partial(self._vacancies.closest, pod_spec)
+            trouble = stuck(observed.pods, facts.now)
+            trouble = trouble or find_trouble(model, target.desired, observed, carried, closest)
+        elif model.wanted_replicas:
+            memory = rollout.after_success(target.memory, target.revision, model.generation, facts.obj["spec"])
+            target = replace(target, memory=memory)
+        obstacle = partial(self._vacancies.obstacle, pod_spec)
+        stranded = eviction.stranded(model, pod_spec, observed, facts.fit, obstacle)
+        return Outcome(target, carried, trouble, stranded, tuned, routed)
 
     def _judge(self, key: Key, model: StrataModel, observed: Observed, version: int) -> Verdict:
         """Once for all models that ask for the same, and each change of the nodes' inventory: with hundreds of nodes it
@@ -227,41 +223,20 @@ class Reconciler:
             observed, pods=pods, preflight=trials, nodes=self._nodes.all(), used_gpus=self._cache.used_gpus()
         )
 
-    def _render(
-        self, observed: Observed, status: Mapping[str, Any], model: StrataModel, starts_first: bool
-    ) -> Children:
+    def _render(self, facts: Facts, model: StrataModel, starts_first: bool) -> Children:
         monitors = self._monitors()
         # The scheduler knows nothing of the fit: a card that is too small must not be one that matches.
         model = replace(model, hardware=with_vram(model.hardware, least_vram_gib(model)))
         render = partial(children, model, engine_image=self._engine_image, monitors=monitors, starts_first=starts_first)
         made = render()
         revision = revision_of(made["Deployment"])
-        prefer = cached.preferred(model, revision, observed, status, self._nodes_with)
+        prefer = cached.preferred(model, revision, facts.observed, facts.status, self._nodes_with)
         return render(prefer=prefer) if prefer else made
-
-    def _job(self, target: Target) -> Mapping[str, Any] | None:
-        """What brings image and weights to a node, where one has to: before a pod is stopped, or ahead of any."""
-        node, role = target.preflight_node, PREFLIGHT_ROLE
-        if node is None:
-            node, role = target.warm_node, WARM_ROLE
-        if node is None:
-            return None
-        return preflight(target.model, target.revision, node, engine_image=self._engine_image, role=role)
 
     def _nodes_with(self, weights: str) -> list[str]:
         """By the records of all models."""
         told = [status for status in self._cache.statuses() if (status.get("cache") or {}).get("weights") == weights]
         return sorted({node for status in told for node in Cached.of(status, weights).nodes})
-
-    def _expire(self, obj: Mapping[str, Any], model: StrataModel, revision: str, node: str) -> bool:
-        """Whether the Job that tries ``revision`` on ``node`` ends; else it is told why it does not."""
-        try:
-            apply.expire_preflight(self._client, model, revision, node)
-        except RefusedError as error:
-            words = f"the Job that fetches for revision {revision} on {node} cannot be ended: {shorten(error.answer)}"
-            self._outbox.add(obj["metadata"], [Event("Warning", "ExpiryRefused", words)])
-            return False
-        return True
 
     def _evict(self, metadata: Mapping[str, Any], pod: Pod) -> None:
         """Raises UnavailableError where somebody's budget keeps the pod for now."""
@@ -276,38 +251,9 @@ class Reconciler:
         words = f"pod {pod.name} leaves node {pod.node}, which is not healthy, for another has a matching card free"
         self._outbox.add(metadata, [Event("Warning", "Evicted", words)])
 
-    def _leave(self, key: Key, obj: Mapping[str, Any]) -> Result:
-        """Undo what the model wished for, and let it go once its nodes have undone it, or could not for long."""
-        metadata, status = obj["metadata"], obj["status"]
-        if TUNING_FINALIZER not in metadata.get("finalizers", ()):
-            self._outbox.forget(key)
-            return Result("gone")
-        kept = self._wishes.take_back(key)
-        names = (node["name"] for node in status.get("nodes") or ())
-        waiting = tuning.unsettled(tuning.key(*key), names, self._nodes.all())
-        if (waiting or kept) and age(metadata["deletionTimestamp"], self._clock()) < RESTORE_SECONDS:
-            return Result("leaving", again_in=RESTORE_LOOK_SECONDS)
-        if kept:
-            words = f"what the model wants of nodes stays wanted there, for it cannot be taken back: {'; '.join(kept)}"
-            self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
-        elif waiting:
-            words = (
-                f"the agent of {', '.join(waiting)} has not put the cards' settings back; it does once it runs, for no "
-                "model wants anything there any more"
-            )
-            self._outbox.add(metadata, [Event("Warning", "NodeNotRestored", words)])
-        try:
-            self._wishes.set_finalizer(key, metadata["uid"], present=False)
-        except RefusedError as error:
-            words = f"the model stays, for {shorten(error.answer)}"
-            self._outbox.add(metadata, [Event("Warning", "FinalizerRefused", words)])
-            return Result("leaving", again_in=BLOCKED_SECONDS)
-        return Result("gone")
-
-    def _look_into_pods(self, observed: Observed) -> tuple[Observed, bool]:
-        """Pods whose containers are not created for some time get the reason from their events; and whether any is."""
-        pods = tuple(self._look_into(pod) if pod.creating else pod for pod in observed.pods)
-        return replace(observed, pods=pods), any(pod.creating for pod in observed.pods)
+    def _look_into_pods(self, observed: Observed) -> Observed:
+        """Pods whose containers are not created for some time get the reason from their events."""
+        return replace(observed, pods=tuple(self._look_into(pod) if pod.creating else pod for pod in observed.pods))
 
     def _look_into(self, pod: Pod) -> Pod:
         if age(pod.since, self._clock()) < CREATING_SECONDS:
@@ -332,3 +278,21 @@ class Reconciler:
         self._cache.put_model(apply.apply_status(self._client, key, metadata["uid"], new), own=True)
         self._told[key] = self._clock()
         return True
+
+
+def _waits(observed: Observed, outcome: Outcome) -> Iterator[float]:
+    """Seconds after which to look again at what no watch tells of."""
+    if outcome.target.look_again is not None:
+        yield outcome.target.look_again
+    if any(action.kind == JOB for action in outcome.plan.actions):
+        yield BLOCKED_SECONDS if outcome.plan.unfetched else PREFLIGHT_SECONDS
+    if any(pod.creating for pod in observed.pods):
+        yield CREATING_SECONDS
+    if any(pod.deleting for pod in observed.pods):
+        yield rollout.STUCK_SECONDS
+    if outcome.stranded.waits:
+        yield PLACE_SECONDS
+    if outcome.trouble is not None and outcome.trouble.reason == UNSCHEDULABLE:
+        yield BLOCKED_SECONDS
+    if outcome.tuned.reason == APPLY_REFUSED:
+        yield BLOCKED_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -28,13 +29,14 @@ from strata_operator.api.model import StrataModel
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.cached import Cached, known
-from strata_operator.fit import Verdict
+from strata_operator.eviction import Stranded
 from strata_operator.measured import Measured
 from strata_operator.plan import Manifest, Plan
 from strata_operator.render import revision_of, url
 from strata_operator.render.meta import endpoints
-from strata_operator.rollout import Failure, Memory
+from strata_operator.rollout import Failure
 from strata_operator.start import Start
+from strata_operator.target import Facts, Target
 from strata_operator.trouble import ailing, current_pods, is_complete, own_deployment
 from strata_operator.wording import progress
 
@@ -43,8 +45,9 @@ MOST_JOBS = 8  # that a condition tells of
 _NONE = Rollout(generation=0, observed_generation=0, replicas=0, updated=0, ready=0, failure=None)
 
 
-def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: datetime) -> dict[str, Any]:
+def refused(error: InvalidSpecError, obj: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     """The status of a model whose spec cannot be served. What runs already is left as it is, and still counted."""
+    generation, previous = obj["metadata"]["generation"], obj["status"]
     reason, message = "InvalidSpec", conditions.shorten(str(error))
     verdicts = [
         Condition(ACCEPTED, False, reason, message),
@@ -60,57 +63,52 @@ def refused(error: InvalidSpecError, *, generation: int, previous: Status, now: 
     return {**previous, **_written(verdicts, generation=generation, previous=previous, now=now)}
 
 
-def status(
-    model: StrataModel,
-    desired: Mapping[str, Manifest],
-    observed: Observed,
-    plan: Plan,
-    fit: Verdict,
-    tuned: Condition,
-    *,
-    memory: Memory,
-    trouble: Trouble | None,
-    stays: str = "",
-    routed: Condition | None = None,
-    previous: Status,
-    now: datetime,
-) -> dict[str, Any]:
-    """The whole status. ``observed`` is the state after the plan's actions, as far as it is known.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round came to."""
 
-    ``desired`` is what is served: after a failed roll-out, of which ``memory`` tells, what was before it. ``trouble``
-    is what stands in the way of that. ``stays``: why pods do not leave a node that is not healthy. ``routed``: of a
-    model that wants a route.
-    """
+    target: Target
+    plan: Plan  # with what stood in the way of its actions
+    trouble: Trouble | None  # what stands in the way of the target
+    stranded: Stranded
+    tuned: Condition
+    routed: Condition | None = None  # of a model that wants a route
+
+
+def status(facts: Facts, outcome: Outcome) -> dict[str, Any]:
+    """The whole status. ``facts`` are those after the plan's actions, as far as they are known."""
+    observed, previous, fit = facts.observed, facts.status, facts.fit
+    target, trouble = outcome.target, outcome.trouble
+    model, wanted, failure = target.model, target.desired["Deployment"], target.memory.failure
     deployment = own_deployment(model, observed)
     rollout = (deployment.rollout if deployment else None) or _NONE
-    complete = is_complete(model, desired, observed, plan)
-    revision = revision_of(desired["Deployment"])
-    there = known(model, revision, observed, previous)
-    start = Start.of(previous, revision).after(current_pods(desired["Deployment"], observed.pods))
-    if memory.failure is not None:
-        trouble = _rolled_back(memory.failure, trouble)
+    complete = is_complete(model, target.desired, observed, outcome.plan)
+    there = known(model, target.revision, observed, previous)
+    start = Start.of(previous, target.revision).after(current_pods(wanted, observed.pods))
+    if failure is not None:
+        trouble = _rolled_back(failure, trouble)
     verdicts = [
         Condition(ACCEPTED, True, "Accepted", ". ".join(("the spec is valid", *model.notes))),
         Condition(FITS, fit.fits, fit.reason, fit.message),
-        _cached(desired["Deployment"], observed, plan, there, trouble),
-        tuned,
-        _progressing(model, desired["Deployment"], observed, plan, memory, complete=complete, trouble=trouble),
+        _cached(wanted, observed, outcome.plan, there, trouble),
+        outcome.tuned,
+        _progressing(target, observed, outcome.plan, complete=complete, trouble=trouble),
         _ready(model, complete=complete, trouble=trouble, cost=start.words(there.nodes)),
-        _degraded(trouble, ailing(model, observed), stays),
-        *([routed] if routed is not None else []),
+        _degraded(trouble, ailing(model, observed), outcome.stranded.stays),
+        *([outcome.routed] if outcome.routed is not None else []),
     ]
     return {
-        **_written(verdicts, generation=model.generation, previous=previous, now=now),
+        **_written(verdicts, generation=model.generation, previous=previous, now=facts.now),
         "replicas": rollout.replicas,
         "readyReplicas": rollout.ready,
         "selector": ",".join(f"{label}={value}" for label, value in endpoints(model).items()),
         "url": url(model),
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
-        **({"measured": told} if (told := _measured(desired["Deployment"], observed, previous)) else {}),
+        **({"measured": told} if (told := _measured(wanted, observed, previous)) else {}),
         **({"lastStart": last} if (last := start.dump()) else {}),
         **({"cache": nodes} if (nodes := there.dump()) else {}),
-        **({"rollout": kept} if (kept := memory.dump()) else {}),
+        **({"rollout": kept} if (kept := target.memory.dump()) else {}),
     }
 
 
@@ -204,16 +202,9 @@ def _written(verdicts: Iterable[Condition], *, generation: int, previous: Status
 
 
 def _progressing(
-    model: StrataModel,
-    wanted: Manifest,
-    observed: Observed,
-    plan: Plan,
-    memory: Memory,
-    *,
-    complete: bool,
-    trouble: Trouble | None,
+    target: Target, observed: Observed, plan: Plan, *, complete: bool, trouble: Trouble | None
 ) -> Condition:
-    if memory.failure is not None:
+    if target.memory.failure is not None:
         words = "what served before serves again" if complete else "what served before is being put back"
         return Condition(PROGRESSING, not complete, "RolledBack" if complete else "RollingBack", words)
     if complete:
@@ -224,9 +215,9 @@ def _progressing(
         return Condition(PROGRESSING, True, plan.held.reason, plan.held.message)
     if plan.waiting:
         return Condition(PROGRESSING, True, "Waiting", f"waits until {', '.join(plan.waiting)} is gone")
-    pods = current_pods(wanted, observed.pods)
+    pods = current_pods(target.desired["Deployment"], observed.pods)
     ready = sum(pod.ready for pod in pods)
-    so_far = f"{ready} of {model.wanted_replicas} pods of this spec are ready"
+    so_far = f"{ready} of {target.model.wanted_replicas} pods of this spec are ready"
     if any(pod.running and not pod.ready for pod in pods):
         return Condition(
             PROGRESSING, True, "Loading", f"the engine loads the model; GET /ready tells how far it is; {so_far}"

@@ -23,9 +23,25 @@ from strata_operator.trouble import find_trouble
 log = logging.getLogger(__name__)
 
 Children = Mapping[str, Manifest]
-Render = Callable[
-    [StrataModel, bool], Children
-]  # children of a model; whether a new pod starts before an old one stops
+# Children of a model; whether a new pod starts before an old one stops.
+Render = Callable[[StrataModel, bool], Children]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one round of a model knows: ``obj`` as the API server has it, and ``model``, its newest spec."""
+
+    obj: Mapping[str, Any]
+    model: StrataModel
+    observed: Observed
+    fit: Verdict
+    now: datetime
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What was last written."""
+        status: Mapping[str, Any] = self.obj["status"]
+        return status
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +58,20 @@ class Target:
     warm_node: str | None = None  # where the weights have to be brought ahead of any pod
 
 
-def aim(
-    model: StrataModel,
-    observed: Observed,
-    fit: Verdict,
-    status: Mapping[str, Any],
-    *,
-    render: Render,
-    now: datetime,
-) -> Target:
-    """``model`` is the newest spec, ``status`` what was last written of it.
-
-    Raises InvalidSpecError where the newest spec cannot be rendered.
-    """
-    goal = _goal(model, observed, fit, status, render=render, now=now)
-    there = cached.known(goal.model, goal.revision, observed, status)
-    return replace(goal, warm_node=cached.next_to_warm(goal.model, goal.revision, observed, fit, there))
+def aim(facts: Facts, render: Render) -> Target:
+    """Raises InvalidSpecError where the newest spec cannot be rendered."""
+    goal = _goal(facts, render)
+    there = cached.known(goal.model, goal.revision, facts.observed, facts.status)
+    node = cached.next_to_warm(goal.model, goal.revision, facts.observed, facts.fit, there)
+    return replace(goal, warm_node=node)
 
 
-def _goal(
-    model: StrataModel,
-    observed: Observed,
-    fit: Verdict,
-    status: Mapping[str, Any],
-    *,
-    render: Render,
-    now: datetime,
-) -> Target:
+def _goal(facts: Facts, render: Render) -> Target:
+    model, observed, status, now = facts.model, facts.observed, facts.status, facts.now
     newest = render(model, False)
     revision = revision_of(newest["Deployment"])
     # What runs already needs no leave to go on, and to stop needs no room.
-    hold = fit.trouble if model.wanted_replicas and _live_revision(observed) != revision else None
+    hold = facts.fit.trouble if model.wanted_replicas and _live_revision(observed) != revision else None
     trouble = _trouble_of(model, newest, revision, observed) if hold is None else None
     memory, look_again = rollout.after_look(Memory.of(status), revision, model.generation, trouble, status, now)
     if memory.failure is not None:
@@ -80,11 +79,11 @@ def _goal(
         desired = newest if before is None else render(before, False)
         if before is not None and revision_of(desired["Deployment"]) != revision:
             goal = Target(before, desired, revision_of(desired["Deployment"]), None, memory)
-            return _with_strategy(goal, observed, fit, render)
+            return _with_strategy(goal, facts, render)
         # There is nothing to go back to. What served may be this very spec, of an operator that had another image.
         memory = replace(memory, failure=None)
     goal = Target(model, newest, revision, hold, memory, look_again)
-    goal = _with_strategy(_after_preflight(goal, observed, fit, render), observed, fit, render)
+    goal = _with_strategy(_after_preflight(goal, facts, render), facts, render)
     pause = rollout.respite(observed.pods, revision, now)
     if pause is None:
         return goal
@@ -92,11 +91,12 @@ def _goal(
     return replace(goal, desired=render(replace(model, suspend=True), False), look_again=pause)
 
 
-def _after_preflight(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:
+def _after_preflight(goal: Target, facts: Facts, render: Render) -> Target:
     """The goal, held up while a pod that serves would be stopped for one of which image or weights may be missing."""
+    observed = facts.observed
     if goal.hold is not None or not goal.model.wanted_replicas:
         return goal
-    if rollout.starts_first(goal.model, goal.revision, observed, fit):
+    if rollout.starts_first(goal.model, goal.revision, facts.observed, facts.fit):
         return goal
     node = preflight.node_to_try(goal.revision, observed)
     if node is None or goal.memory.passed == goal.revision:
@@ -135,12 +135,12 @@ def _trouble_of(model: StrataModel, newest: Children, revision: str, observed: O
     return None if trouble is not None and trouble.reason == UNSCHEDULABLE and stops_first_then else trouble
 
 
-def _with_strategy(goal: Target, observed: Observed, fit: Verdict, render: Render) -> Target:
+def _with_strategy(goal: Target, facts: Facts, render: Render) -> Target:
     """While a preflight is under way, what has begun stays as it is: a new pod may wait for room beside the old one."""
-    deployment = observed.children.get("Deployment")
+    deployment = facts.observed.children.get("Deployment")
     live = deployment.rollout if deployment is not None else None
     is_begun = goal.hold is not None and live is not None and live.revision == goal.revision and live.surge
-    if is_begun or rollout.starts_first(goal.model, goal.revision, observed, fit):
+    if is_begun or rollout.starts_first(goal.model, goal.revision, facts.observed, facts.fit):
         return replace(goal, desired=render(goal.model, True))
     return goal
 

@@ -245,11 +245,13 @@ def test_the_status_written_is_in_the_schema() -> None:
     from strata_operator.api.node import StrataNode
     from strata_operator.api.observed import Observed
     from strata_operator.cached import MOST_NODES
+    from strata_operator.eviction import Stranded
     from strata_operator.fit import judge, shape_of
     from strata_operator.plan import Plan
     from strata_operator.render import children, revision_of
     from strata_operator.rollout import Failure, Memory, Served
-    from strata_operator.status import status
+    from strata_operator.status import Outcome, status
+    from strata_operator.target import Facts, Target
     from strata_operator.tuning import verdict
 
     made, desired = model(), children(model(), engine_image="e")
@@ -262,18 +264,9 @@ def test_the_status_written_is_in_the_schema() -> None:
     fit = judge(qwen, shape_of(qwen), [StrataNode.parse(node_object())])
     tuned = verdict(made, {}, ())
     memory = Memory(Served("a", 1, {}), Failure("b", 2, "EngineFailed", "why"))
-    written = status(
-        made,
-        desired,
-        seen,
-        Plan(()),
-        fit,
-        tuned,
-        memory=memory,
-        trouble=None,
-        previous={},
-        now=datetime.now(UTC),
-    )
+    target = Target(made, desired, revision_of(desired["Deployment"]), None, memory)
+    facts = Facts({"status": {}}, made, seen, fit, datetime.now(UTC))
+    written = status(facts, Outcome(target, Plan(()), None, Stranded(), tuned))
     for name, kept in written["rollout"].items():
         assert sorted(kept) == sorted(SCHEMA["status"]["properties"]["rollout"]["properties"][name]["properties"])
     known = SCHEMA["status"]["properties"]

@@ -20,6 +20,7 @@ from strata_operator.cached import weights_of
 from strata_operator.cluster.cache import Cache
 from strata_operator.cluster.client import Client
 from strata_operator.cluster.executor import PREFLIGHT_SECONDS, UNTAKEN_SECONDS
+from strata_operator.cluster.leaving import RESTORE_LOOK_SECONDS, RESTORE_SECONDS
 from strata_operator.cluster.nodes import Nodes
 from strata_operator.fit import Verdict, judge
 from strata_operator.preflight import RETRY_SECONDS
@@ -28,8 +29,6 @@ from strata_operator.reconcile import (
     CREATING_SECONDS,
     PACE_SECONDS,
     PLACE_SECONDS,
-    RESTORE_LOOK_SECONDS,
-    RESTORE_SECONDS,
     Reconciler,
 )
 from strata_operator.render import MONITOR_KINDS, MonitorKind, Monitors

@@ -11,11 +11,13 @@ from strata_operator.api.conditions import Condition, Trouble, find
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
+from strata_operator.eviction import Stranded
 from strata_operator.fit import Verdict
 from strata_operator.plan import Plan
 from strata_operator.render import children, revision_of
 from strata_operator.rollout import Failure, Memory, Served
-from strata_operator.status import refused, status
+from strata_operator.status import Outcome, refused, status
+from strata_operator.target import Facts, Target
 from strata_operator.trouble import find_trouble
 from tests.operator.samples import NVIDIA, child, model, pod, rollout
 
@@ -58,9 +60,9 @@ def told(
     current = tuple(replace(one, revision=revision(**spec)) if one.revision == "r1" else one for one in pods)
     seen = Observed(there, current)
     trouble = find_trouble(made, desired, seen, plan)
-    return status(
-        made, desired, seen, plan, fit, tuned, memory=memory, trouble=trouble, previous=previous or {}, now=now
-    )
+    target = Target(made, desired, revision(**spec), None, memory)
+    facts = Facts({"status": previous or {}}, made, seen, fit, now)
+    return status(facts, Outcome(target, plan, trouble, Stranded(), tuned))
 
 
 def verdict(made: dict[str, Any], kind: str) -> tuple[str, str]:
@@ -336,7 +338,8 @@ def test_nothing_to_write_while_nothing_changes() -> None:
 
 def test_a_refused_spec_keeps_the_counts() -> None:
     before = told(rollout(1), pod(ready=True))
-    made = refused(InvalidSpecError("spec.x is not known"), generation=2, previous=before, now=NOW)
+    obj = {"metadata": {"generation": 2}, "status": before}
+    made = refused(InvalidSpecError("spec.x is not known"), obj, now=NOW)
     assert (made["readyReplicas"], made["observedGeneration"]) == (1, 2)
     assert verdict(made, "Accepted") == ("False", "InvalidSpec")
     assert find(made, "Ready")["message"] == "spec.x is not known"

@@ -15,7 +15,7 @@ import pytest
 
 from strata_operator.api.errors import UnavailableError
 from strata_operator.api.names import HASH_ANNOTATION
-from strata_operator.reconcile import RESTORE_SECONDS
+from strata_operator.cluster.leaving import RESTORE_SECONDS
 from tests.operator.test_reconcile import KEY, World, agent_acts, node_wishes, tuned_world
 
 MOST_TRIES = 1000
