@@ -12,7 +12,6 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.reach import ROUTE_KINDS, Reach
 from strata_operator.api.route import Route, RouteDefaults
 from strata_operator.plan import Action, Manifest
-from strata_operator.render import url
 from strata_operator.render.ingress import ingress
 from strata_operator.render.route import hostnames, http_route, parents, pool
 
@@ -66,7 +65,7 @@ def verdict(
     route = model.route
     if route is None:
         return None
-    inside = f"inside the cluster the model answers at {url(model)}"
+    inside = f"inside the cluster the model answers at {model.endpoint.url}"
     if trouble is not None or defaults is None:
         trouble = trouble or OFF
         return Condition(ROUTED, False, trouble.reason, f"{trouble.message}; {inside}")
@@ -81,7 +80,7 @@ def verdict(
         return Condition(ROUTED, None, "Pending", f"{_awaited(model, route, defaults)}; {inside}")
     asked = [f"{host}{route.path}" for host in hostnames(model, route, defaults)] or [f"any host, {route.path}"]
     words = f"{route.kind} {target.name} leads here from {', '.join(asked)}, {reach.words}"
-    if model.api_keys is None:
+    if model.endpoint.api_keys is None:
         words += "; who reaches that needs no key, for spec.service.apiKeysSecretRef is not set"
     return Condition(ROUTED, True, "Routed", words)
 

@@ -32,7 +32,7 @@ from strata_operator.cached import Cached, known
 from strata_operator.eviction import Stranded
 from strata_operator.measured import Measured
 from strata_operator.plan import Manifest, Plan
-from strata_operator.render import revision_of, url
+from strata_operator.render import revision_of
 from strata_operator.render.meta import endpoints
 from strata_operator.rollout import Failure
 from strata_operator.start import Start
@@ -102,7 +102,7 @@ def status(facts: Facts, outcome: Outcome) -> dict[str, Any]:
         "replicas": rollout.replicas,
         "readyReplicas": rollout.ready,
         "selector": ",".join(f"{label}={value}" for label, value in endpoints(model).items()),
-        "url": url(model),
+        "url": model.endpoint.url,
         "nodes": _nodes(observed.pods),
         **({"plan": fit.plan} if fit.plan else {}),
         **({"measured": told} if (told := _measured(wanted, observed, previous)) else {}),
@@ -241,7 +241,7 @@ def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None, cost:
     if model.replicas == 0:
         start = f"kubectl scale stratamodel/{model.name} -n {model.namespace} --replicas=1 starts one"
         return Condition(READY, False, "ScaledToZero", f"spec.replicas is 0, so no pod runs; {start}; {cost}")
-    return Condition(READY, True, "Serving", f"every replica answers at {url(model)}")
+    return Condition(READY, True, "Serving", f"every replica answers at {model.endpoint.url}")
 
 
 def _degraded(trouble: Trouble | None, ill: Trouble | None, stays: str) -> Condition:

@@ -156,4 +156,5 @@ def _before(model: StrataModel, memory: Memory, render: Render) -> StrataModel |
     except InvalidSpecError as error:
         log.warning("%s/%s: what was served before cannot be any more: %s", model.namespace, model.name, error)
         return None
-    return replace(before, replicas=model.replicas, suspend=model.suspend, port=model.port)
+    endpoint = replace(before.endpoint, port=model.endpoint.port)
+    return replace(before, replicas=model.replicas, suspend=model.suspend, endpoint=endpoint)

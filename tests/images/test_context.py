@@ -46,7 +46,7 @@ def test_the_gateway_s_image_is_made_from_the_files_beside_its_containerfile_and
     before = filled.tag(GATEWAY, "debian:bookworm-slim")
     assert Context(wheel="wheels/def/strata.whl").tag(GATEWAY, "debian:bookworm-slim") == before
     names = {path.name for path in context.sources(GATEWAY)}
-    assert {"Containerfile", "requirements.txt", "serve.py", "strata_gateway.py", "config.yaml"} == names
+    assert {"Containerfile", "requirements.txt", "serve.py", "custom_auth.py", "config.yaml"} == names
     monkeypatch.setattr(context, "ROOT", tmp_path)
     beside = tmp_path / "images" / GATEWAY.name
     beside.mkdir(parents=True)

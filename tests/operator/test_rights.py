@@ -28,7 +28,7 @@ from tests.operator.live.harness import CHART, ROOT
 TEMPLATES = {
     "operator": ("_helpers.tpl", "clusterrole.yaml", "role.yaml"),
     "agent": ("agent-clusterrole.yaml", "agent-role.yaml"),
-    "clerk": ("_gateway.tpl", "gateway-role.yaml"),
+    "sidecar": ("_gateway.tpl", "gateway-role.yaml"),
     "definer": ("crds-clusterrole.yaml",),
     "uninstaller": ("uninstall-clusterrole.yaml", "uninstall-role.yaml"),
 }
@@ -141,4 +141,4 @@ def test_the_clerk_asks_for_all_that_it_may(tmp_path: Path) -> None:
     process.book.put(KIND, gateway_model("m", service={"apiKeysSecretRef": {"name": "keys"}}))
     process.writer.write()
     watches = {(verb, RESOURCES[loop.kind].plural) for loop in process.loops for verb in WATCHES}
-    assert used(client.calls) | watches == granted("clerk")
+    assert used(client.calls) | watches == granted("sidecar")

@@ -22,7 +22,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 http://{{ include "strata.gatewayName" . }}.{{ .Release.Namespace }}.svc{{ with .Values.gateway.service.port }}{{ if ne (int .) 80 }}:{{ . }}{{ end }}{{ end }}/v1
 {{- end -}}
 
-{{/* What the gateway's clerk may do where models are. */}}
+{{/* What the gateway's sidecar may do where models are. */}}
 {{- define "strata.gatewayRules" -}}
 - apiGroups: [strata.ai]
   resources: [stratamodels]

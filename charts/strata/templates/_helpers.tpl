@@ -93,6 +93,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   {{- end }}
 {{- end -}}
 
+{{/* Models' pods, at the port on which the operator has every engine listen. */}}
+{{- define "strata.modelsEgress" -}}
+- to:
+    - namespaceSelector: {}
+      podSelector:
+        matchExpressions:
+          - {key: strata.ai/model, operator: Exists}
+  ports:
+    - {port: 8000, protocol: TCP}
+{{- end -}}
+
 {{/* What the operator may do where models are: in the whole cluster, or in the namespaces that it watches. */}}
 {{- define "strata.modelRules" -}}
 # patch: the finalizer of models that want something of their nodes.

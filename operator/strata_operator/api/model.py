@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_operator.api.container import PodTemplate, SecretKey, environment
+from strata_operator.api.endpoint import Endpoint
 from strata_operator.api.engine import Engine
 from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.fields import Fields
@@ -40,7 +41,6 @@ class StrataModel:
     generation: int
     source: Source
     revision: str | None  # branch, tag or commit on the Hub
-    served_name: str
     token: SecretKey | None  # of the Hub
     format: str
     engine: Engine
@@ -52,8 +52,7 @@ class StrataModel:
     replicas: int  # as asked for, whether suspended or not
     suspend: bool
     strategy: str  # of a roll-out
-    port: int
-    api_keys: SecretKey | None  # None: requests need no key
+    endpoint: Endpoint
     route: Route | None  # from outside of the cluster
     image: str | None
     env: tuple[Mapping[str, Any], ...]
@@ -84,8 +83,7 @@ class StrataModel:
         if not isinstance(table, Mapping):
             raise InvalidSpecError(f"spec is {table!r}; it must be a table")
         spec = Fields(table, "spec")
-        model, quantization, service = spec.table("model"), spec.table("quantization"), spec.table("service")
-        cache = spec.table("cache")
+        model, quantization, cache = spec.table("model"), spec.table("quantization"), spec.table("cache")
         quantization.choice("groupSize", (GROUP_SIZE,), GROUP_SIZE)
         parsed = cls(
             name=metadata["name"],
@@ -94,7 +92,6 @@ class StrataModel:
             generation=metadata["generation"],
             source=Source.parse(model.need("source", str)),
             revision=model.get("revision", str),
-            served_name=model.get("servedName", str) or metadata["name"],
             token=SecretKey.parse(model.table_or_none("secretRef"), key="token"),
             format=quantization.choice("format", FORMATS, "int4"),
             engine=Engine.parse(spec.table("engine")),
@@ -103,11 +100,10 @@ class StrataModel:
             cache_host_path=_host_path(cache),
             cache_keep_days=cache.between(1, 3650, "keepDays"),
             keep_warm=bool(cache.flag("keepWarm")),
-            replicas=_at_least(0, spec.get("replicas", int, 1), "spec.replicas"),
+            replicas=_replicas(spec),
             suspend=bool(spec.flag("suspend")),
             strategy=spec.table("rollout").choice("strategy", STRATEGIES, "auto"),
-            port=_at_least(1, service.get("port", int, 8000), "spec.service.port"),
-            api_keys=SecretKey.parse(service.table_or_none("apiKeysSecretRef"), key="keys"),
+            endpoint=Endpoint.parse(metadata, model, spec.table("service")),
             route=Route.parse(spec.table_or_none("route")),
             image=spec.get("image", str),
             env=environment(spec.tables("env")),
@@ -136,10 +132,11 @@ class StrataModel:
             raise InvalidSpecError(f"spec.env holds {TOKEN_VARIABLE}, and spec.model.secretRef sets it; remove one")
 
 
-def _at_least(least: int, value: int | None, path: str) -> int:
-    if value is None or value < least:
-        raise InvalidSpecError(f"{path} is {value}; it must be at least {least}")
-    return value
+def _replicas(spec: Fields) -> int:
+    number = spec.get("replicas", int, 1)
+    if number is None or number < 0:
+        raise InvalidSpecError(f"spec.replicas is {number}; it must be at least 0")
+    return number
 
 
 def _host_path(fields: Fields) -> str:

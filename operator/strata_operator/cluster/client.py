@@ -70,7 +70,7 @@ RESOURCES = {
     "DaemonSet": Resource("apps/v1", "daemonsets"),
     "Job": Resource("batch/v1", "jobs"),
     "Pod": Resource("v1", "pods"),
-    "Secret": Resource("v1", "secrets"),  # the gateway's clerk alone has the right
+    "Secret": Resource("v1", "secrets"),  # the gateway's sidecar alone has the right
     "Event": Resource("v1", "events"),
     "Lease": Resource("coordination.k8s.io/v1", "leases"),
     "StrataModel": Resource(API_VERSION, PLURAL),

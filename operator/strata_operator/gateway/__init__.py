@@ -1,1 +1,1 @@
-"""The gateway's clerk: beside LiteLLM's proxy, it writes down which models and which clients' keys there are."""
+"""The gateway's sidecar: beside LiteLLM's proxy, it writes down which models and which clients' keys there are."""

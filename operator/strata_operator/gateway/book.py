@@ -1,4 +1,4 @@
-"""What the clerk knows of models and clients' keys, kept by watches. Thread-safe."""
+"""What the sidecar knows of models and clients' keys, kept by watches. Thread-safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``strata-gateway``: options and exit codes."""
+"""The command ``strata-gateway-sync``: options and exit codes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ and which clients' keys (Secrets with the label strata.ai/gateway-key), as often
 
 
 def parser() -> argparse.ArgumentParser:
-    """Options of ``strata-gateway``."""
-    made = argparse.ArgumentParser(prog="strata-gateway", description=_ABOUT, allow_abbrev=False)
+    """Options of ``strata-gateway-sync``."""
+    made = argparse.ArgumentParser(prog="strata-gateway-sync", description=_ABOUT, allow_abbrev=False)
     made.add_argument("--file", type=Path, required=True, help="to be written; the proxy's STRATA_GATEWAY_FILE")
     made.add_argument("--keys", required=True, metavar="NAMESPACE", help="where the Secrets with clients' keys are")
     made.add_argument("--namespaces", default="", metavar="NAME,...", help="whose models are served (default: all)")

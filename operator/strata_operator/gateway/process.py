@@ -1,4 +1,4 @@
-"""The clerk's parts put together: watches, and the one writer, which waits a moment for changes that come together."""
+"""The sidecar's parts put together: watches, and a writer that waits a moment for changes that come together."""
 
 from __future__ import annotations
 

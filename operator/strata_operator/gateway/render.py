@@ -30,9 +30,9 @@ def document(
     taken: set[str] = set()
     for backend in sorted(backends):
         groups[backend.long_name].append(backend)
-        if backend.served_name not in taken and not _LIKE_A_LONG_NAME.match(backend.served_name):
-            taken.add(backend.served_name)
-            names[backend.long_name] = backend.served_name
+        if backend.endpoint.served_name not in taken and not _LIKE_A_LONG_NAME.match(backend.endpoint.served_name):
+            taken.add(backend.endpoint.served_name)
+            names[backend.long_name] = backend.endpoint.served_name
     return {
         "model_list": [
             _deployment(names.get(long_name, long_name), backend, api_keys)
@@ -51,17 +51,17 @@ def document(
 
 def _deployment(name: str, backend: Backend, api_keys: Mapping[tuple[str, str, str], str]) -> dict[str, Any]:
     """One of LiteLLM's ``model_list``; the id stays when the name changes."""
-    key = None
-    if backend.api_keys is not None:
-        key = api_keys.get((backend.namespace, backend.api_keys.name, backend.api_keys.key))
+    endpoint, key = backend.endpoint, None
+    if endpoint.api_keys is not None:
+        key = api_keys.get((endpoint.namespace, endpoint.api_keys.name, endpoint.api_keys.key))
     return {
         "model_name": name,
         "litellm_params": {
-            "model": f"openai/{backend.served_name}",
-            "api_base": backend.url,
+            "model": f"openai/{endpoint.served_name}",
+            "api_base": endpoint.url,
             "api_key": key or NO_KEY,
         },
-        "model_info": {"id": f"{backend.namespace}/{backend.name}"},
+        "model_info": {"id": f"{endpoint.namespace}/{endpoint.name}"},
     }
 
 

@@ -47,7 +47,8 @@ class Writer:
 
     def _read_api_keys(self, backends: Iterable[Backend]) -> None:
         """The first key of each Secret's entry. One that cannot be read now stays as it was."""
-        wanted = {(one.namespace, one.api_keys.name, one.api_keys.key) for one in backends if one.api_keys is not None}
+        endpoints = [backend.endpoint for backend in backends]
+        wanted = {(one.namespace, one.api_keys.name, one.api_keys.key) for one in endpoints if one.api_keys is not None}
         secrets: dict[tuple[str, str], dict[str, object] | ApiError] = {}
         for place in sorted(wanted):
             secret = place[:2]

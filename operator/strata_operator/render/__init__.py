@@ -15,7 +15,7 @@ from strata_operator.render.monitor import KINDS as MONITOR_KINDS
 from strata_operator.render.monitor import MonitorKind, Monitors, monitor
 from strata_operator.render.network import network
 from strata_operator.render.preflight import JOB, PREFLIGHT_ROLE, WARM_ROLE, expiry, preflight, preflight_name
-from strata_operator.render.service import service, url
+from strata_operator.render.service import service
 
 __all__ = [
     "JOB",
@@ -30,7 +30,6 @@ __all__ = [
     "preflight",
     "preflight_name",
     "revision_of",
-    "url",
 ]
 
 

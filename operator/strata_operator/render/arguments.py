@@ -49,8 +49,8 @@ def _flags(model: StrataModel, grace_seconds: int) -> Iterator[tuple[str, object
     yield "--port", PORT
     yield "--threads", model.hardware.cpu  # a kubelet that sets no quota would let the engine count the node's
     yield "--grace-seconds", grace_seconds
-    yield "--served-model-name", model.served_name
-    yield "--api-key-file", posixpath.join(KEYS_MOUNT, model.api_keys.key) if model.api_keys else None
+    yield "--served-model-name", model.endpoint.served_name
+    yield "--api-key-file", posixpath.join(KEYS_MOUNT, model.endpoint.api_keys.key) if model.endpoint.api_keys else None
     yield "--hugepages", model.hardware.hugepages if model.hardware.accelerator == "nvidia" else None
     for field in fields(model.engine):
         if field.name not in _NO_FLAGS:

@@ -13,7 +13,7 @@ from strata_operator.render.route import hostnames
 
 def ingress(model: StrataModel, route: Route, defaults: RouteDefaults) -> dict[str, Any]:
     """The path stays as it is: an Ingress can take nothing off, but by annotations of its controller."""
-    service = {"name": child_name(model.name), "port": {"number": model.port}}
+    service = {"name": child_name(model.name), "port": {"number": model.endpoint.port}}
     http = {"paths": [{"path": route.path, "pathType": "Prefix", "backend": {"service": service}}]}
     hosts = hostnames(model, route, defaults)
     spec: dict[str, Any] = {"rules": [{"host": host, "http": http} for host in hosts] or [{"http": http}]}

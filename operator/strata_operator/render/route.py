@@ -29,7 +29,7 @@ def http_route(model: StrataModel, route: Route, defaults: RouteDefaults) -> dic
     match: dict[str, Any] = {"path": {"type": "PathPrefix", "value": route.path}}
     if route.headers:
         match["headers"] = [{"name": name, "value": value} for name, value in sorted(route.headers.items())]
-    backend: dict[str, Any] = {"name": child_name(model.name), "port": model.port}
+    backend: dict[str, Any] = {"name": child_name(model.name), "port": model.endpoint.port}
     if route.picker is not None:
         backend = {"group": POOL_GROUP, "kind": "InferencePool", "name": child_name(model.name)}
     rule: dict[str, Any] = {

@@ -35,10 +35,10 @@ def volumes(model: StrataModel) -> tuple[list[dict[str, Any]], list[dict[str, An
     elif source.claim is not None:
         claim = {"claimName": source.claim, "readOnly": True}
         read_only("model", MODEL_MOUNT, {"persistentVolumeClaim": claim})
-    if model.api_keys is not None:
+    if model.endpoint.api_keys is not None:
         # A directory, not one file of it: keys that change reach a mounted directory, and the engine reads them again.
-        items = [{"key": model.api_keys.key, "path": model.api_keys.key}]
-        secret = {"secretName": model.api_keys.name, "items": items, "defaultMode": 0o400}
+        items = [{"key": model.endpoint.api_keys.key, "path": model.endpoint.api_keys.key}]
+        secret = {"secretName": model.endpoint.api_keys.name, "items": items, "defaultMode": 0o400}
         read_only("api-keys", KEYS_MOUNT, {"secret": secret})
     if model.hardware.hugepages is not None:
         made.append({"name": "hugepages", "emptyDir": {"medium": f"HugePages-{model.hardware.hugepages}"}})

@@ -67,10 +67,10 @@ def test_every_field_is_read() -> None:
     assert read.hardware.min_pcie == Pcie(3, 16)
     assert (read.hardware.memory_bytes, read.hardware.hugepages_bytes) == (48 << 30, 32 << 30)
     assert read.power == Power(280, 2100, 9500, 83, 100)
-    assert (read.strategy, read.api_keys) == ("rolling", SecretKey("keys", "team"))
+    assert (read.strategy, read.endpoint.api_keys) == ("rolling", SecretKey("keys", "team"))
     assert [one["name"] for one in read.env] == ["TZ", "PROXY", "REGION"]
     assert read.pod_template.spec == {"dnsPolicy": "Default"}
-    assert (read.served_name, read.format, read.replicas, read.port) == ("qwen", "int8", 3, 80)
+    assert (read.endpoint.served_name, read.format, read.replicas, read.endpoint.port) == ("qwen", "int8", 3, 80)
     assert read.engine.gpu_memory_utilization == "0.85"
     assert read.engine.extra_args == ("--allowed-origins=https://chat.example",)
     assert read.hardware.gpus == ("RTX4090D", "RTX3090Ti")
@@ -113,7 +113,7 @@ def test_what_acts_in_part_only_is_told() -> None:
 
 def test_defaults() -> None:
     read = model("least")
-    assert (read.served_name, read.format, read.replicas, read.port) == ("least", "int4", 1, 8000)
+    assert (read.endpoint.served_name, read.format, read.replicas, read.endpoint.port) == ("least", "int4", 1, 8000)
     assert read.cache_host_path == "/var/lib/strata"
     assert read.hardware.gpus == ()
     assert model(hardware=NVIDIA).hardware.gpus == ("RTX3090", "RTX4090")

@@ -102,7 +102,7 @@ CASES: dict[str, dict[str, Any]] = {
             "drainSeconds": 60,
             "service": {"type": "LoadBalancer", "port": 8080, "annotations": {"a": "b"}},
             "resources": {"limits": {"memory": "2Gi"}},
-            "clerkResources": {"limits": {"memory": "512Mi"}},
+            "syncResources": {"limits": {"memory": "512Mi"}},
             "podLabels": {"tier": "edge"},
             "podAnnotations": {"c": "d"},
             "extraEnv": ENV,

@@ -24,15 +24,15 @@ def test_off_nothing_of_it_is_there(helm: Helm) -> None:
 
 def test_clerk_and_proxy_share_a_file_in_memory(helm: Helm) -> None:
     objects = helm.objects("gateway.enabled=true", "watchNamespaces={a,b}")
-    (clerk,), (proxy,) = pod(objects)["initContainers"], pod(objects)["containers"]
-    assert clerk["restartPolicy"] == "Always"  # beside the proxy, not before it
-    assert clerk["command"] == ["strata-gateway"]
-    options = parser().parse_args(clerk["args"])
+    (sidecar,), (proxy,) = pod(objects)["initContainers"], pod(objects)["containers"]
+    assert sidecar["restartPolicy"] == "Always"  # beside the proxy, not before it
+    assert sidecar["command"] == ["strata-gateway-sync"]
+    options = parser().parse_args(sidecar["args"])
     assert (options.keys, options.namespaces) == ("ns", "a,b")
     assert {"name": "STRATA_GATEWAY_FILE", "value": str(options.file)} in proxy["env"]
     (state,) = (volume for volume in pod(objects)["volumes"] if volume["name"] == "state")
     assert state["emptyDir"]["medium"] == "Memory"
-    for container in (clerk, proxy):
+    for container in (sidecar, proxy):
         (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "state")
         assert Path(mount["mountPath"]) == options.file.parent
         assert bool(mount.get("readOnly")) == (container is proxy)
@@ -47,7 +47,7 @@ def test_the_proxy_has_no_token(helm: Helm) -> None:
         for container in [*pod(objects)["initContainers"], *pod(objects)["containers"]]
         if any(mount["name"] == "token" for mount in container["volumeMounts"])
     ]
-    assert holders == ["clerk"]
+    assert holders == ["sync"]
 
 
 def test_a_pod_has_the_time_to_end_its_answers(helm: Helm) -> None:

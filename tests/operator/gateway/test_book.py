@@ -22,7 +22,7 @@ Names = Callable[[], list[str]]
 
 
 def models(book: Book) -> list[str]:
-    return sorted(f"{one.namespace}/{one.name}" for one in book.backends())
+    return sorted(f"{one.endpoint.namespace}/{one.endpoint.name}" for one in book.backends())
 
 
 def test_only_what_the_gateway_is_told_is_a_change(book: Book, changes: list[None]) -> None:

@@ -1,4 +1,4 @@
-"""The clerk against an API server over real HTTP."""
+"""The sidecar against an API server over real HTTP."""
 
 from __future__ import annotations
 

@@ -118,4 +118,4 @@ def test_a_spec_that_cannot_be_read_is_refused_by_its_field() -> None:
 
 
 def test_of_the_spec_nothing_else_matters() -> None:
-    assert Backend.of(model("m", hardware={"accelerator": "abacus"}, unknown=1)).name == "m"
+    assert Backend.of(model("m", hardware={"accelerator": "abacus"}, unknown=1)).endpoint.name == "m"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from strata.store.unused import KEEP_DAYS
-from strata_operator.render import Monitors, children, preflight, preflight_name, url
+from strata_operator.render import Monitors, children, preflight, preflight_name
 from strata_operator.render.arguments import arguments
 from strata_operator.render.deployment import GRACE_SECONDS, PROGRESS_DEADLINE_SECONDS, STARTUP_SECONDS
 from tests.operator.samples import CPU, FULL_SPEC, NVIDIA, model
@@ -293,10 +293,10 @@ def test_the_image_of_the_model_wins() -> None:
 
 def test_the_url_is_the_service_s() -> None:
     service = rendered(service={"port": 80})["Service"]
-    assert url(model(service={"port": 80})) == "http://m.ns.svc:80/v1"
+    assert model(service={"port": 80}).endpoint.url == "http://m.ns.svc:80/v1"
     assert service["metadata"]["name"] == "m"
     assert service["spec"]["ports"][0]["port"] == 80
-    assert url(model("a.b")).startswith("http://a-b-")
+    assert model("a.b").endpoint.url.startswith("http://a-b-")
 
 
 def test_the_api_s_port_is_open_and_no_other() -> None:

@@ -25,7 +25,7 @@ START_SECONDS = 240  # it imports a lot; a busy machine takes minutes
 
 
 class Proxy:
-    """``tell`` it models and keys, as the clerk does."""
+    """``tell`` it models and keys, as the sidecar does."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"

@@ -1,6 +1,6 @@
 """LiteLLM's hook for who may ask: ``general_settings.custom_auth`` of config.yaml.
 
-Each request looks whether the file that ``strata-gateway`` writes beside the proxy is another one by now, and if so
+Each request looks whether the file that ``strata-gateway-sync`` writes beside the proxy is another by now, and if so
 takes it over before it is judged itself. So a model or a key that is new, changed or gone counts from the next request
 on, nothing is restarted, and requests under way go on with what they began with.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger("strata.gateway")
 
 
 class Told:
-    """What the clerk's file says."""
+    """What the sidecar's file says."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
