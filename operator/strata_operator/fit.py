@@ -10,10 +10,10 @@ from typing import Any, Literal, cast
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError, StrataError
 from strata.plan.cards import find_card, pcie_gbps, usual
-from strata.plan.estimate import estimate
+from strata.plan.estimate import SHORT_CONTEXT, estimate
 from strata.plan.fit import Machine
 from strata.plan.known import Shape, known
-from strata.plan.memory import PROCESS_BYTES
+from strata.plan.memory import HEADROOM_BYTES, PROCESS_BYTES
 from strata.plan.speed import Rates
 from strata.plan.units import format_bytes
 from strata_operator import shortage
@@ -26,11 +26,8 @@ from strata_operator.placement import needs
 from strata_operator.shortage import EXPERT_MEMORY, VRAM, Shortage, explain, listed
 from strata_operator.wording import in_words_of_the_spec
 
-# What the engine leaves of a pod's memory to itself when it pins the rest for experts (strata.memory.host).
-HEADROOM_BYTES = 1 << 30
 DRAM_GBPS = 100  # of a host whose agent has not measured it: two channels of DDR5 at its fastest
 MAX_VRAM_GIB = 512  # no card has more
-SHORT_CONTEXT = 1024
 _DEFAULTS = EngineConfig(model="")
 
 

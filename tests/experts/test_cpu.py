@@ -12,7 +12,7 @@ from strata.experts import cpu
 from strata.experts.cpu import CpuExperts
 from strata.kernels.matrix import SILU
 from strata.memory import host
-from strata.memory.host import HEADROOM
+from strata.plan.memory import HEADROOM_BYTES
 from tests.experts.test_resident import made_store
 
 
@@ -34,7 +34,7 @@ def experts(directory: Path) -> CpuExperts:
 def test_host_memory_for_less_than_the_slots_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More would be on disk, but what slots hold in turn comes from memory that the card reads."""
     for module in (cpu, host):
-        monkeypatch.setattr(module, "available_memory", lambda *_: HEADROOM + 1000)
+        monkeypatch.setattr(module, "available_memory", lambda *_: HEADROOM_BYTES + 1000)
     with pytest.raises(
         HardwareError, match=r"KiB of host memory are needed for experts; .* leave 1000 B\. Raise the container's"
     ):

@@ -23,9 +23,10 @@ from strata.experts.hybrid import Hybrid
 from strata.experts.trial import Trial
 from strata.experts.ways import Way
 from strata.kernels.layer import Kernels
-from strata.memory.host import HEADROOM, PinnedMemory
+from strata.memory.host import PinnedMemory
 from strata.native.pool import PoolOptions
 from strata.plan.hardware import disk_bytes_read
+from strata.plan.memory import HEADROOM_BYTES
 from strata.runner import runner as runner_module
 from strata.runner.contest import keep_fastest
 from strata.runner.runner import Runner
@@ -322,7 +323,7 @@ def test_prefill_brings_experts_from_disk(stores: Stores, on_disk: Path, monkeyp
 )
 def test_where_experts_lie(room: int, num_slots: int, found: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = ExpertLayout((0, 1, 2), 8, {}, 1)
-    monkeypatch.setattr(cpu, "available_memory", lambda: HEADROOM + 1000 * room)
+    monkeypatch.setattr(cpu, "available_memory", lambda: HEADROOM_BYTES + 1000 * room)
     assert cpu._fitting(layout, 1000, num_slots) == found
 
 

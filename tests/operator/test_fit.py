@@ -13,7 +13,7 @@ from strata.plan.memory import PROCESS_BYTES, DeviceMemory, size_memory
 from strata.plan.parts import loaded_parts
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import StrataNode
-from strata_operator.fit import HEADROOM_BYTES, Verdict, judge, least_vram_gib, shape_of
+from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
 from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object
 
 QWEN: dict[str, Any] = {
@@ -293,12 +293,6 @@ def test_experts_are_where_there_is_room(memory: str, hugepages: str | None, hos
     else:
         assert found.plan is not None
         assert found.plan["hostBytes"] / (1 << 30) == pytest.approx(host_gib, abs=0.1)
-
-
-def test_what_is_left_to_the_server_is_what_the_engine_leaves() -> None:
-    from strata.memory.host import HEADROOM
-
-    assert HEADROOM_BYTES == HEADROOM
 
 
 @pytest.mark.parametrize("max_model_len", [4096, 16384])

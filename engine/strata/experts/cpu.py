@@ -13,7 +13,7 @@ from strata.errors import EngineError
 from strata.experts.spill import Spill
 from strata.kernels.matrix import Activation
 from strata.kernels.misses.table import Mailbox
-from strata.memory.host import HEADROOM, PinnedMemory, check_room
+from strata.memory.host import PinnedMemory, check_room
 from strata.native.cores import cores_of_nodes
 from strata.native.layout import TileLayout
 from strata.native.mailbox import MailboxLayout
@@ -21,6 +21,7 @@ from strata.native.pool import CpuWork, ExpertPool, PoolOptions, Routing
 from strata.native.tiles import tile_expert
 from strata.native.tuning import tune_prefetch
 from strata.plan.hardware import available_memory, disk_bytes_read
+from strata.plan.memory import HEADROOM_BYTES
 from strata.plan.placement import fixed_slots
 from strata.plan.units import format_bytes
 from strata.store.directories import default_cache_dir
@@ -230,7 +231,7 @@ def _fitting(layout: ExpertLayout, size: int, num_slots: int) -> tuple[int, int]
     """Of each layer's experts, those for which pinned memory has room, and those that stay in VRAM instead, as few as
     can be. Where there are others still, as much as a layer takes is left to the page cache, through which they
     come."""
-    left, layers, num_experts = available_memory() - HEADROOM, len(layout.layers), layout.num_experts
+    left, layers, num_experts = available_memory() - HEADROOM_BYTES, len(layout.layers), layout.num_experts
     if left >= layout.num_blobs * size:
         return num_experts, 0
     most_fixed = fixed_slots(num_slots)

@@ -17,9 +17,9 @@ from strata.errors import HardwareError
 from strata.memory.driver import DriverError, Lock
 from strata.plan.hardware import available_memory, huge_page_limit, num_cpus
 from strata.plan.host import ROOT, huge_pages
+from strata.plan.memory import HEADROOM_BYTES
 from strata.plan.units import format_bytes
 
-HEADROOM = 1 << 30  # bytes of host memory that are left to the server, the tokenizer and torch itself
 _MAP_HUGETLB, _MAP_HUGE_SHIFT = 0x40000, 26  # of linux/mman.h
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _PART_BYTES = 256 << 20  # that a thread asks the kernel for at a time
@@ -70,7 +70,7 @@ class _Map(mmap.mmap):
 
 def check_room(num_bytes: int, root: Path = ROOT) -> None:
     """Raise HardwareError when control group or host have not that much ordinary memory left for experts."""
-    left = available_memory(root) - HEADROOM
+    left = available_memory(root) - HEADROOM_BYTES
     if num_bytes > left:
         raise HardwareError(
             f"{format_bytes(num_bytes, round_up=True)} of host memory are needed for experts; host and control "

@@ -24,6 +24,8 @@ CPU_KV_SHARE = 0.5
 # took 388 MiB in int4, 431 in int8, 444 in bf16 (2 Zen 4 cores, torch 2.10, 2026-11-30); the process of its chat
 # template has 11 MiB of its own beside that.
 PROCESS_BYTES = 464 << 20
+# Host memory that is left to the server, the tokenizer and torch itself where the rest is pinned for experts.
+HEADROOM_BYTES = 1 << 30
 
 # Positions whose keys and values one attention call gathers for decoding sequences, padding included, if there are more
 # sequences than one. 128 MiB for 8 KV heads of 128 in bf16: enough to fill a card, and little beside its memory.
