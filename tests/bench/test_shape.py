@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,12 @@ from strata.bench import random_weights
 from strata.bench.loaded import open_model, together
 from strata.bench.random_weights import RandomWeights
 from strata.bench.shape import SHAPE_DTYPES, write_shape
-from strata.config import DeviceConfig, read_hf_config
+from strata.config import DeviceConfig, ModelConfig, read_hf_config
 from strata.config.public import SHAPES
 from strata.errors import CheckpointError, OptionError, StorageError, UsageError
-from strata.plan.shape import needed
+from strata.ngram.stored import open_tables
+from strata.plan import shape
+from strata.plan.shape import Role, TensorSpec, needed
 from strata.quant import QuantizedTensor
 from strata.server.tokenizer import Tokenizer
 from strata.store.progress import silent
@@ -268,3 +271,22 @@ def test_several_threads_stop_at_the_first_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(RandomWeights, "blob", fail)
     with pytest.raises(StorageError, match=r"cannot write .*store: No space left on device"):
         write_shape(config(tmp_path, QWEN), "int4", tmp_path / "store", progress=silent)
+
+
+def test_a_table_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs, name = shape._specs, "model.layers.0.ple.ple_embedding.ngram_embedding.weight"
+
+    def with_table(model: ModelConfig) -> Iterator[TensorSpec]:
+        yield from specs(model)
+        yield TensorSpec(name, (1 << 19, 160), Role.NGRAMS)
+
+    monkeypatch.setattr(shape, "_specs", with_table)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(QWEN))
+    store = Store.open(write_shape(str(config), "int4", tmp_path / "store", progress=silent))
+    files = list((store.path / "tables").iterdir())
+    assert sum(file.stat().st_size for file in files) == -(-(1 << 19) // 12) * 4096
+    assert sum(file.stat().st_blocks for file in files) == 0
+    table = open_tables(store, torch.device("cpu"), torch.bfloat16)[name]
+    assert not table.begin(torch.tensor([[0, (1 << 19) - 1]])).wait().any()
+    table.close()

@@ -22,7 +22,7 @@ from strata.store.files import read_json
 from strata.store.manifest import Contents, stored_tensors
 from strata.store.plan import plan
 from strata.store.progress import Phases
-from strata.store.shard import encode_header
+from strata.store.shard import Hole, encode_header
 from strata.store.target import lock, partial, target_at
 from strata.store.write import Bytes, write_store
 
@@ -44,8 +44,9 @@ def write_shape(
 
     name: a public shape or the path of a config.json. dtype: one of ``SHAPE_DTYPES``; in mxfp4 only experts are, the
     rest is int4, as in a conversion of gpt-oss to int4. num_layers: the first ones only. router_skew: see
-    ``RandomWeights``. progress: called with the bytes of the phases "wait", "write" and "verify". Raises OptionError
-    for arguments out of range, UsageError for a target that exists, StorageError for one that cannot be written.
+    ``RandomWeights``. Tables of n-grams are zeros that take no room on the disk. progress: called with the bytes of the
+    phases "wait", "write" and "verify". Raises OptionError for arguments out of range, UsageError for a target that
+    exists, StorageError for one that cannot be written.
     """
     table = _read_table(name, num_layers)
     model = read_hf_config(table, origin=name)
@@ -98,7 +99,8 @@ def _contents(specs: tuple[TensorSpec, ...], model: ModelConfig, dtype: str, nam
         raise OptionError(f"{name} has no experts, which alone are kept in {PACKED}; give {', '.join(DTYPES)}")
     packed = {Role.EXPERT} if dtype == PACKED else set()
     types = {spec.name: PACKED.upper() if spec.role in packed else "BF16" for spec in specs}
-    return plan(specs, types, dtype if dtype in DTYPES else _PACKED_REST, SHARD_SIZE, origin=name)
+    kept = dtype if dtype in DTYPES else _PACKED_REST
+    return plan(specs, types, kept, SHARD_SIZE, origin=name, hollow_tables=True)
 
 
 def _shards(contents: Contents, weights: RandomWeights) -> Iterator[Bytes]:
@@ -109,6 +111,9 @@ def _shards(contents: Contents, weights: RandomWeights) -> Iterator[Bytes]:
     if layout is not None:
         for index in range(len(layout.files)):
             yield (piece for expert in layout.held(index) for piece in weights.blob(layout, *expert))
+    for table in contents.tables:
+        for file in range(len(table.files)):
+            yield (Hole(len(table.pages(file)) * table.page_bytes),)
 
 
 def _shared(held: Any, weights: RandomWeights) -> Bytes:

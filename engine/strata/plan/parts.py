@@ -116,6 +116,8 @@ def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> Weight
     """The parts when a tensor takes ``size(spec)`` bytes."""
     total: defaultdict[str, float] = defaultdict(float)
     for spec in needed(model):
+        if spec.role is Role.NGRAMS:
+            continue  # its rows are read from the disk
         total[_part(spec)] += size(spec)
     num_expert_layers = sum(model.expert_layers)
     num_experts = model.experts.num_experts * num_expert_layers if model.experts else 0

@@ -19,6 +19,7 @@ class Role(StrEnum):
     MATRIX = "matrix"  # weight of a linear layer
     EXPERT = "expert"  # weight of a routed expert
     ROUTER = "router"  # which experts a token takes, how much of the shared one: never below 16 bits
+    NGRAMS = "ngrams"  # embeddings of n-grams, rows that are read as tokens need them: kept in 16 bits
     DECAY = "decay"  # what a token leaves of a state, how much it adds to it: never below 16 bits
     VECTOR = "vector"  # norm, bias, sinks or convolution: kept as it is
 

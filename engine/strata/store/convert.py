@@ -18,7 +18,7 @@ from strata.config.engine import SHARD_SIZE
 from strata.errors import CheckpointError, OptionError
 from strata.plan.shape import check
 from strata.store import manifest as manifests
-from strata.store.encode import encode_blob, encode_shared
+from strata.store.encode import encode_blob, encode_pages, encode_shared
 from strata.store.files import read_json
 from strata.store.manifest import Contents
 from strata.store.plan import plan
@@ -108,3 +108,6 @@ def _shards(contents: Contents, source: Source) -> Iterator[Iterator[bytes | mem
     if layout is not None:
         for index in range(len(layout.files)):
             yield (encode_blob(source, layout, *expert) for expert in layout.held(index))
+    for table in contents.tables:
+        for file in range(len(table.files)):
+            yield encode_pages(source, table, file)

@@ -10,9 +10,10 @@ from strata.plan.shape import expert_name
 from strata.quant.base import QuantizedTensor, Tensor
 from strata.store.layout import PLAIN_DTYPES, ExpertLayout, Weight
 from strata.store.manifest import stored_tensors
-from strata.store.shard import bytes_of, encode_header, torch_dtype
+from strata.store.shard import PIECE_BYTES, bytes_of, encode_header, torch_dtype
 from strata.store.sources import Source
 from strata.store.sources.base import WHOLE
+from strata.store.tables import CHECKSUM_BYTES, TableLayout
 
 # Weights read at a time: 16 MiB in float32. An embedding of 150,000 tokens has a hundred times that and more.
 _READ_WEIGHTS = 4 << 20
@@ -35,6 +36,32 @@ def encode_blob(source: Source, layout: ExpertLayout, layer: int, expert: int) -
             start = layout.parts[f"{name}{part}"][0] + offset
             blob[start : start + len(data)] = data
     return memoryview(blob)
+
+
+def encode_pages(source: Source, table: TableLayout, file: int) -> Iterator[memoryview]:
+    """The pages of a file of a table, in pieces; otherwise as ``encode_shared``."""
+    import numpy
+    import torch
+    from xxhash import xxh3_64_intdigest
+
+    pages, step = table.pages(file), max(1, PIECE_BYTES // table.page_bytes)
+    for begin in range(pages.start, pages.stop, step):
+        numbers = range(begin, min(begin + step, pages.stop))
+        rows = slice(begin * table.rows_per_page, min(numbers.stop * table.rows_per_page, table.num_rows))
+        tensor = source.read(table.name, rows)
+        assert not isinstance(tensor, QuantizedTensor), "rows of n-grams are plain numbers"
+        _check_finite(source, table.name, tensor)
+        of_rows = numpy.zeros((len(numbers), table.rows_per_page * table.row_bytes), numpy.uint8)
+        data = bytes_of(tensor.to(torch.bfloat16).contiguous())
+        of_rows.reshape(-1)[: len(data)] = data
+        piece = numpy.zeros((len(numbers), table.page_bytes), numpy.uint8)
+        piece[:, : of_rows.shape[1]] = of_rows
+        sums = [
+            xxh3_64_intdigest(page[:-CHECKSUM_BYTES].data, seed=number)
+            for number, page in zip(numbers, piece, strict=True)
+        ]
+        piece[:, -CHECKSUM_BYTES:] = numpy.array(sums, "<u8").view(numpy.uint8).reshape(len(numbers), -1)
+        yield piece.reshape(-1).data
 
 
 def _stored(source: Source, name: str, weight: Weight) -> Iterator[tuple[str, int, Tensor]]:
@@ -68,8 +95,6 @@ def _stored(source: Source, name: str, weight: Weight) -> Iterator[tuple[str, in
 
 def _read(source: Source, name: str, weight: Weight) -> Iterator[tuple[slice, Tensor | QuantizedTensor]]:
     """A weight as its source has it, some rows at a time; a QuantizedTensor only in the weight's own format."""
-    import torch
-
     num_rows, num_cols = weight.shape if len(weight.shape) == 2 else (1, 1)
     step = max(1, _READ_WEIGHTS // num_cols)
     in_pieces = num_rows > step and source.tensors[name].dtype != "MXFP4"
@@ -80,6 +105,12 @@ def _read(source: Source, name: str, weight: Weight) -> Iterator[tuple[slice, Te
                 yield rows, tensor
                 continue
             tensor = quant.get(tensor.format).unpack(tensor)
-        if not torch.stack(torch.aminmax(tensor)).isfinite().all():
-            raise CheckpointError(f"{source.origin}: tensor {name!r} holds NaN or infinite values")
+        _check_finite(source, name, tensor)
         yield rows, tensor
+
+
+def _check_finite(source: Source, name: str, tensor: Tensor) -> None:
+    import torch
+
+    if not torch.stack(torch.aminmax(tensor)).isfinite().all():
+        raise CheckpointError(f"{source.origin}: tensor {name!r} holds NaN or infinite values")

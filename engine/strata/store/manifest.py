@@ -2,13 +2,13 @@
 
 The table names the shards with their sizes and checksums, and says what lies in them: every weight of ``shared/`` with
 its bit format and shape; of the routed experts in ``experts/`` only the formats, since all else follows from the
-model's config (``strata.store.layout``).
+model's config (``strata.store.layout``), and of tables how many pages a file has (``strata.store.tables``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from strata import quant
@@ -16,6 +16,7 @@ from strata.errors import CheckpointError
 from strata.plan.shape import TensorSpec, expert_name
 from strata.quant.base import Part
 from strata.store.layout import ExpertLayout, Weight
+from strata.store.tables import TableLayout, table_layouts
 
 FORMAT_VERSION = 2
 KEY = "strata"  # of the table in config.json
@@ -27,13 +28,15 @@ class Contents:
 
     shared: tuple[Mapping[str, Weight], ...]  # of each file of shared/, in the order in which they are stored
     experts: ExpertLayout | None  # where the model has any
+    tables: tuple[TableLayout, ...] = ()  # of which rows are read as tokens need them
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every shard's name: first those of shared/, then those of experts/."""
+        """Every shard's name: first those of shared/, then those of experts/, then those of tables/."""
         count = len(self.shared)
         shared = tuple(f"shared/{index + 1:05d}-of-{count:05d}.safetensors" for index in range(count))
-        return shared + (self.experts.files if self.experts is not None else ())
+        experts = self.experts.files if self.experts is not None else ()
+        return shared + experts + tuple(file for table in self.tables for file in table.files)
 
     @property
     def weights(self) -> dict[str, Weight]:
@@ -49,7 +52,7 @@ class Contents:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all weights in memory: an expert's blob stays one there."""
+        """Bytes of all weights in memory, which tables are not: an expert's blob stays one there."""
         shared = sum(weight.num_bytes for weight in self.weights.values())
         return shared + (self.experts.num_bytes if self.experts is not None else 0)
 
@@ -89,6 +92,10 @@ class Manifest:
                 "blob_bytes": experts.blob_bytes,
                 "blobs_per_shard": experts.blobs_per_shard,
             },
+            "tables": {
+                table.name: {"pages_per_shard": table.pages_per_shard, "hollow": table.is_hollow}
+                for table in self.contents.tables
+            },
         }
 
     @classmethod
@@ -112,6 +119,10 @@ class Manifest:
                 formats = {str(name): str(kind) for name, kind in table["experts"]["formats"].items()}
                 blob_bytes = int(table["experts"]["blob_bytes"])
                 blobs_per_shard = int(table["experts"]["blobs_per_shard"])
+            kept = {
+                str(name): (int(held["pages_per_shard"]), bool(held["hollow"]))
+                for name, held in table.get("tables", {}).items()
+            }
             shards = tuple(Shard(str(s["file"]), int(s["bytes"]), str(s["xxh3_128"])) for s in table["shards"])
             dtype = str(table["dtype"])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -133,7 +144,17 @@ class Manifest:
                 f"{origin}: an expert has {blob_bytes} bytes in the store, of this config it has {layout.blob_bytes}; "
                 "convert the model again"
             )
-        contents = Contents(shared, layout)
+        tables = tuple(
+            replace(table, pages_per_shard=pages, is_hollow=hollow)
+            for table in table_layouts(specs, 1)
+            for pages, hollow in [kept.get(table.name, (0, False))]
+        )
+        if {table.name for table in tables} != set(kept) or not all(table.pages_per_shard > 0 for table in tables):
+            raise CheckpointError(
+                f"{origin}: the store has the tables {', '.join(kept) or 'none'}, of this config it has "
+                f"{', '.join(table.name for table in tables) or 'none'}; convert the model again"
+            )
+        contents = Contents(shared, layout, tables)
         if tuple(shard.file for shard in shards) != contents.files:
             raise CheckpointError(
                 f"{origin}: the table lists {len(shards)} shards that are not the {len(contents.files)} of its "

@@ -8,19 +8,26 @@ from strata.plan.shape import Role, TensorSpec, expert_name, stored_format
 from strata.store.layout import ExpertLayout, Weight
 from strata.store.manifest import Contents
 from strata.store.shard import header_bound
+from strata.store.tables import table_layouts
 
 
 def plan(
-    specs: Sequence[TensorSpec], types: Mapping[str, str], dtype: str, shard_size: int, *, origin: str
+    specs: Sequence[TensorSpec],
+    types: Mapping[str, str],
+    dtype: str,
+    shard_size: int,
+    *,
+    origin: str,
+    hollow_tables: bool = False,
 ) -> Contents:
     """Format and file of every weight, in the order of ``specs``, in files of at most ``shard_size`` bytes.
 
-    types: of each tensor in its source, in the source's words ("BF16", "MXFP4").
+    types: of each tensor in its source, in the source's words ("BF16", "MXFP4"). hollow_tables: see ``TableLayout``.
     """
     shared: list[dict[str, Weight]] = [{}]
     size = 0
     for spec in specs:
-        if spec.expert is not None:
+        if spec.expert is not None or spec.role is Role.NGRAMS:
             continue
         weight = Weight(_format(spec, types[spec.name], dtype), spec.shape)
         added = weight.num_bytes + header_bound(weight.tensors(spec.name))
@@ -31,10 +38,11 @@ def plan(
         shared[-1][spec.name] = weight
     formats = _expert_formats(specs, types, dtype)
     one = ExpertLayout.of(specs, formats, 1, origin=origin)
+    tables = table_layouts(specs, shard_size, is_hollow=hollow_tables)
     if one is None:
-        return Contents(tuple(shared), None)
+        return Contents(tuple(shared), None, tables)
     layout = ExpertLayout.of(specs, formats, max(1, shard_size // one.blob_bytes), origin=origin)
-    return Contents(tuple(shared), layout)
+    return Contents(tuple(shared), layout, tables)
 
 
 def _format(spec: TensorSpec, source_dtype: str, dtype: str) -> str:

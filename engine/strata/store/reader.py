@@ -15,7 +15,7 @@ from strata.config.model_name import ACCEPTED
 from strata.errors import CheckpointError
 from strata.plan.hardware import num_cpus
 from strata.plan.parts import prepared_parts
-from strata.plan.shape import TensorSpec, check, expert_name, needed
+from strata.plan.shape import Role, TensorSpec, check, expert_name, needed
 from strata.plan.units import format_bytes
 from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
@@ -67,7 +67,7 @@ class Store:
         specs = needed(config)
         manifest = Manifest.from_table(table[manifests.KEY], specs, origin=str(origin))
         shapes = {name: weight.shape for name, weight in manifest.contents.weights.items()}
-        shapes |= {spec.name: spec.shape for spec in specs if spec.expert is not None}
+        shapes |= {spec.name: spec.shape for spec in specs if spec.expert is not None or spec.role is Role.NGRAMS}
         check(config, shapes, origin=str(path))
         for file in TOKENIZER_FILES:
             if not (path / file).is_file():
@@ -111,7 +111,8 @@ class Store:
         progress: Progress | None = None,
         put_expert: Callable[[tuple[int, int], Tensor], None] | None = None,
     ) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by name: a QuantizedTensor in the formats int8, int4 and mxfp4, a plain tensor otherwise.
+        """Every weight by name, but tables: a QuantizedTensor in the formats int8, int4 and mxfp4, a plain tensor
+        otherwise.
 
         Each file is read once and its checksum compared at its end, so use no weight before the iterator ends. The
         weights of one expert are views of one buffer, its blob; ``put_expert`` takes (layer, expert) and the blob on
@@ -121,7 +122,8 @@ class Store:
         """
         import torch
 
-        total = sum(shard.bytes for shard in self.manifest.shards)
+        loaded = self._loaded
+        total = sum(shard.bytes for shard in self.manifest.shards[:loaded])
         read, began = counter(total, progress), time.monotonic()
         inference = torch.is_inference_mode_enabled()  # of this thread, which the others are to follow
 
@@ -129,7 +131,7 @@ class Store:
             with torch.inference_mode(inference):
                 return self._load_shard(index, device, read, put_expert)
 
-        files = range(len(self.manifest.shards))
+        files = range(loaded)
         num_threads = self.num_loading_threads
         for weights in each(num_threads, load_shard, files, in_order=True):
             yield from weights.items()
@@ -147,7 +149,12 @@ class Store:
         """Twice as many as there are CPUs: one part waits for the disk while the other computes. Each has a buffer."""
         layout = self.manifest.contents.experts
         buffers = _BUFFER_BYTES // (PIECE_BYTES if layout is None else max(PIECE_BYTES, layout.blob_bytes))
-        return max(1, min(len(self.manifest.shards), 2 * num_cpus(), buffers))
+        return max(1, min(self._loaded, 2 * num_cpus(), buffers))
+
+    @property
+    def _loaded(self) -> int:
+        """The files before those of tables."""
+        return len(self.manifest.shards) - sum(len(table.files) for table in self.manifest.contents.tables)
 
     def _load_shard(
         self, index: int, device: Any, read: Count, put_expert: Callable[[tuple[int, int], Tensor], None] | None

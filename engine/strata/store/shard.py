@@ -2,7 +2,7 @@
 
 ``shared/``: safetensors. The library wants all tensors of a file in memory at once. Here their sizes are known before
 the first one is made, so the header goes first and each tensor follows; any safetensors reader can open the result.
-``experts/``: blobs, one behind the other.
+``experts/``: blobs, one behind the other. ``tables/``: pages, one behind the other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -27,6 +28,13 @@ PIECE_BYTES = 16 << 20  # read or written between two progress reports
 _ENTRY_BYTES = 128  # bound of a header entry beside its name
 
 Count = Callable[[int], None]  # told the bytes of each piece
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Zeros that take no room on the disk."""
+
+    num_bytes: int
 
 
 def header_bound(names: Mapping[str, Part]) -> int:
@@ -60,13 +68,27 @@ class ShardWriter:
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         self._stream: BinaryIO = (root / file).open("wb")
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview | Hole) -> None:
         """Append bytes."""
+        if isinstance(data, Hole):
+            self._skip(data.num_bytes)
+            return
         for start in range(0, len(data), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
             self._stream.write(piece)
             self._hash.update(piece)
             self.bytes += len(piece)
+            self._wrote(len(piece))
+
+    def _skip(self, num_bytes: int) -> None:
+        self.bytes += num_bytes
+        self._stream.flush()
+        self._stream.truncate(self.bytes)
+        self._stream.seek(self.bytes)
+        zeros = memoryview(bytes(min(num_bytes, PIECE_BYTES)))
+        for start in range(0, num_bytes, PIECE_BYTES):
+            piece = zeros[: num_bytes - start]
+            self._hash.update(piece)
             self._wrote(len(piece))
 
     def close(self) -> Shard:

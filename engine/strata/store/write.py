@@ -13,10 +13,10 @@ from strata.store.files import write_json
 from strata.store.journal import Journal
 from strata.store.manifest import Contents, Manifest, Shard
 from strata.store.progress import Phases, counter, phase
-from strata.store.shard import ShardWriter, encode_header, verify
+from strata.store.shard import Hole, ShardWriter, encode_header, verify
 from strata.store.threads import each
 
-Bytes = Iterable[bytes | memoryview]  # of a shard, in pieces that are made as they are asked for
+Bytes = Iterable[bytes | memoryview | Hole]  # of a shard, in pieces that are made as they are asked for
 
 
 def write_store(
@@ -40,7 +40,8 @@ def write_store(
     sizes = _sizes(contents)
     kept = {file: shard for file in sizes if (shard := journal.finished(directory, file)) is not None}
     done = sum(shard.bytes for shard in kept.values())
-    _check_room(directory.parents[1], sum(sizes.values()) - done)
+    hollow = sum(table.num_bytes for table in contents.tables if table.is_hollow)
+    _check_room(directory.parents[1], sum(sizes.values()) - hollow - done)
     wrote = counter(sum(sizes.values()), phase(making, progress), done=done)
 
     def make(item: tuple[str, Bytes]) -> Shard:
@@ -68,6 +69,8 @@ def _sizes(contents: Contents) -> dict[str, int]:
     layout = contents.experts
     if layout is not None:
         sizes += [len(layout.held(index)) * layout.blob_bytes for index in range(len(layout.files))]
+    for table in contents.tables:
+        sizes += [len(table.pages(file)) * table.page_bytes for file in range(len(table.files))]
     return dict(zip(contents.files, sizes, strict=True))
 
 

@@ -14,6 +14,7 @@ from strata.store.sources.base import Read
 from strata.store.sources.safetensors_files import SafetensorsFiles
 from strata.store.sources.schemes import awq, compressed_tensors, fp8, gptq, mxfp4
 from strata.store.sources.schemes.base import PLAIN_TYPES, Settings, StoredWeight
+from strata.store.sources.schemes.split import joined
 
 METHODS: dict[str, Callable[[SafetensorsFiles, Settings], dict[str, StoredWeight]]] = {
     "awq": awq.weights,
@@ -26,6 +27,8 @@ METHODS: dict[str, Callable[[SafetensorsFiles, Settings], dict[str, StoredWeight
 
 # What runtimes that quantise activations or the KV cache, too, keep beside the weights. Strata does neither.
 _RUNTIME = (".input_scale", ".output_scale", ".activation_scale", ".q_scale", ".k_scale", ".v_scale")
+# The numbers by which n-grams are hashed, which follow from the config.
+_HASH = (".layer_multipliers", ".ngram_heads_vocab_sizes", ".ngram_heads_offsets")
 
 
 def stored_weights(files: SafetensorsFiles, table: Any, *, origin: str) -> dict[str, StoredWeight]:
@@ -48,7 +51,7 @@ def stored_weights(files: SafetensorsFiles, table: Any, *, origin: str) -> dict[
         weights = METHODS[method](files, Settings(table, origin))
     encoded = {part for weight in weights.values() for part in weight.parts}
     for name, tensor in files.tensors.items():
-        if name in encoded or (table and name.endswith(_RUNTIME)):
+        if name in encoded or name.endswith(_HASH) or (table and name.endswith(_RUNTIME)):
             continue
         if tensor.dtype not in PLAIN_TYPES:
             raise UnsupportedModelError(
@@ -56,7 +59,7 @@ def stored_weights(files: SafetensorsFiles, table: Any, *, origin: str) -> dict[
                 f"{', '.join(PLAIN_TYPES)}"
             )
         weights[name] = StoredWeight(tensor.shape, tensor.dtype, (name,), _plain(files, name))
-    return weights
+    return joined(weights, origin=origin)
 
 
 def _plain(files: SafetensorsFiles, name: str) -> Read:

@@ -1,0 +1,130 @@
+"""Pages of a table's files: from the page cache at once, from the disk many at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from strata.errors import CheckpointError
+from strata.store.shard import altered
+from strata.store.tables import CHECKSUM_BYTES, TableLayout
+
+NUM_READERS = 32  # reads that a disk has at a time: NVMe serves that many in little more than the time of one
+_AT_ONCE = 8  # pages that a reader takes at a time
+
+
+@dataclass(slots=True)
+class PageCounts:
+    """Since a table was opened."""
+
+    pages: int = 0
+    bytes: int = 0
+    missed: int = 0  # of these pages, not in the page cache; 0 where the file system does not tell
+
+
+class Pages:
+    """The files of a table in a store, open."""
+
+    def __init__(self, root: Path, layout: TableLayout) -> None:
+        """Raises CheckpointError naming a file that is missing or has another size."""
+        self.counts = PageCounts()
+        self._root, self._layout = root, layout
+        self._files: list[int] = []
+        self._readers = ThreadPoolExecutor(NUM_READERS, "strata-table-reader")
+        self._tells = True  # the file system whether the page cache has a page
+        try:
+            for index, file in enumerate(layout.files):
+                self._open(file, len(layout.pages(index)) * layout.page_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, file: str, size: int) -> None:
+        try:
+            self._files.append(os.open(self._root / file, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise altered(self._root, file, f"it cannot be read: {error.strerror}") from error
+        found = os.fstat(self._files[-1]).st_size
+        if found != size:
+            raise altered(self._root, file, f"it has {found} bytes, not {size}")
+        os.posix_fadvise(self._files[-1], 0, 0, os.POSIX_FADV_RANDOM)  # no page beside those that are asked for
+
+    def read(self, numbers: Sequence[int], target: memoryview) -> None:
+        """Pages by their numbers, one behind the other into ``target``, each compared with its checksum.
+
+        Raises CheckpointError naming the file that cannot be read or is not as it was written.
+        """
+        size = self._layout.page_bytes
+        absent = [place for place, number in enumerate(numbers) if not self._cached(number, target, place * size)]
+        if self._tells:
+            self.counts.missed += len(absent)
+
+        def read_some(begin: int) -> None:
+            for place in absent[begin : begin + _AT_ONCE]:
+                self._fetch(numbers[place], target, place * size)
+
+        for _ in self._readers.map(read_some, range(0, len(absent), _AT_ONCE)):
+            pass
+        if not self._layout.is_hollow:
+            self._check(numbers, target)
+        self.counts.pages += len(numbers)
+        self.counts.bytes += len(numbers) * size
+
+    def forget(self) -> None:
+        """Drop the files from the page cache."""
+        for file in self._files:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Wait for reads that are under way, and close the files."""
+        self._readers.shutdown()
+        for file in self._files:
+            os.close(file)
+        self._files.clear()
+
+    def _cached(self, number: int, target: memoryview, at: int) -> bool:
+        """Read a page if that is known to need no disk."""
+        if not self._tells:
+            return False
+        size = self._layout.page_bytes
+        file, page = divmod(number, self._layout.pages_per_shard)
+        try:
+            return os.preadv(self._files[file], [target[at : at + size]], page * size, os.RWF_NOWAIT) == size
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise self._unreadable(file, error) from error
+            self._tells = False
+            return False
+
+    def _fetch(self, number: int, target: memoryview, at: int) -> None:
+        size = self._layout.page_bytes
+        file, page = divmod(number, self._layout.pages_per_shard)
+        done = 0
+        while done < size:
+            try:
+                read = os.preadv(self._files[file], [target[at + done : at + size]], page * size + done)
+            except OSError as error:
+                raise self._unreadable(file, error) from error
+            if read == 0:
+                raise altered(self._root, self._layout.files[file], f"it ends inside page {page}")
+            done += read
+
+    def _check(self, numbers: Sequence[int], target: memoryview) -> None:
+        size = self._layout.page_bytes
+        for place, number in enumerate(numbers):
+            end = (place + 1) * size
+            checksum = int.from_bytes(target[end - CHECKSUM_BYTES : end], "little")
+            if xxh3_64_intdigest(target[end - size : end - CHECKSUM_BYTES], seed=number) != checksum:
+                file, page = divmod(number, self._layout.pages_per_shard)
+                raise altered(self._root, self._layout.files[file], f"page {page} is not as its checksum says")
+
+    def _unreadable(self, file: int, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self._root / self._layout.files[file]} cannot be read: {error.strerror or error}")
