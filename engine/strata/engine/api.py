@@ -26,11 +26,11 @@ class Engine(Protocol):
 
     @property
     def ready(self) -> EngineReady | None:
-        """Facts about the model; None until it is loaded, kept after a failure."""
+        """Facts about the model; None until it is loaded, kept from then on."""
 
     @property
     def stats(self) -> SchedulerStats | None:
-        """The scheduler's state after the last step; None unless the engine is ready."""
+        """The scheduler's state when it told last; None unless the engine is ready."""
 
     @property
     def experts(self) -> ExpertStats | None:
@@ -46,21 +46,23 @@ class Engine(Protocol):
         """Why the state is "failed"; None in every other state."""
 
     async def start(self) -> None:
-        """Begin to load; returns at once."""
+        """Begin to load; returns at once. Called once."""
 
     async def wait_ready(self) -> EngineReady:
         """Wait for the end of loading.
 
-        Raises UsageError when the model or the settings are at fault, EngineError when the engine is or was closed.
+        Raises UsageError when the model or the settings are at fault, EngineError when the engine fails, now or before,
+        for another reason, or is closed.
         """
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
-        """Continue one prompt; the last output has a ``finish_reason``: STOP, LENGTH, or ABORT after ``close()``.
+        """Continue one prompt; the last output has a ``finish_reason``: STOP, LENGTH or TIMEOUT; ABORT after
+        ``close()``; ERROR, with ``error``, where the model's logits are not finite.
 
         Nothing happens before the first iteration, which raises RequestError for a request that can never be served,
-        OverloadedError when the queue is full, EngineError when the engine is not ready. EngineError is also raised
-        later, when the engine fails. Closing the iterator before its end aborts the request: use
-        ``contextlib.aclosing``, since ``break`` alone closes it only when it is collected.
+        OverloadedError when the queue is full, EngineError when the engine is not ready. Later ones raise EngineError
+        when the engine fails, and RequestError for a grammar that meets a limit. Closing the iterator before its end
+        aborts the request: use ``contextlib.aclosing``, since ``break`` alone closes it only when it is collected.
         """
 
     async def close(self) -> None:

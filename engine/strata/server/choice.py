@@ -58,9 +58,10 @@ class _Text:
 async def generate_choice(
     job: Job, index: int, engine: Engine, model: ServedModel, metrics: Metrics
 ) -> AsyncGenerator[Piece, None]:
-    """The text of one choice as it grows; the last piece has a finish reason. Closing the iterator ends its generation.
+    """What one choice says as it grows; the last piece has a finish reason. Closing the iterator ends its generation.
 
-    Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError alone.
+    Raises before the first piece RequestError, OverloadedError or EngineError; later EngineError, or RequestError for a
+    grammar that met a limit on the way.
     """
     request, text = job.requests[index], _Text(job, index, model)
     pace = Pace(metrics, job.record, len(request.prompt_token_ids) if job.is_first_of_prompt(index) else None)
@@ -83,7 +84,8 @@ async def generate_choice(
 
 
 async def merge(choices: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[Piece, None]:
-    """The pieces of several choices in the order in which they come. The first error ends all, and is raised."""
+    """The pieces of several choices in the order in which they come. The first error ends all, and is raised; so does
+    closing the iterator."""
     arrived: asyncio.Queue[Piece | asyncio.Task[None]] = asyncio.Queue()
 
     async def drain(choice: AsyncGenerator[Piece, None]) -> None:
