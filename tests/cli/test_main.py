@@ -80,7 +80,7 @@ def test_every_option_is_explained_with_its_default() -> None:
 
 def test_every_command_of_a_model_names_it_alike() -> None:
     """The argument and the option, the revision on the Hub, and one wording of what a model is."""
-    modelless = {"chat", "version", "bench", "bench kernels", "bench serve", "bench shape"}
+    modelless = {"chat", "version", "bench", "bench kernels", "bench ngrams", "bench serve", "bench shape"}
     for name, parser in commands().items():
         options = {option for action in parser._actions for option in action.option_strings}
         assert ("--revision" in options) == (name not in modelless), name

@@ -1,5 +1,5 @@
-"""`strata bench`: measurements of a model on this machine, of its kernels (``cli.bench_kernels``), and of a server
-(``cli.bench_serve``); stores to measure with (``cli.bench_shape``)."""
+"""`strata bench`: measurements of a model on this machine, of its kernels (``cli.bench_kernels``), of tables of n-grams
+(``cli.bench_ngrams``), and of a server (``cli.bench_serve``); stores to measure with (``cli.bench_shape``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from strata.cli import bench_kernels, bench_serve, bench_shape
+from strata.cli import bench_kernels, bench_ngrams, bench_serve, bench_shape
 from strata.cli.arguments import gibibytes, listed, probability, require, whole
 from strata.cli.options import add_device, add_dtype, add_revision, add_source, device_config, source
 from strata.cli.progress import ProgressBar
@@ -51,6 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="examples:\n"
         + "".join(EXAMPLES.values())
         + bench_kernels.EXAMPLE
+        + bench_ngrams.EXAMPLE
         + bench_serve.EXAMPLE
         + bench_shape.EXAMPLE,
     )
@@ -122,6 +123,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="tokens that a prediction may look back at; half of them are new each time (default: 512)",
     )
     bench_kernels.add_parser(kinds)
+    bench_ngrams.add_parser(kinds)
     bench_serve.add_parser(kinds)
     bench_shape.add_parser(kinds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from strata.store.tables import CHECKSUM_BYTES, TableLayout
 
 NUM_READERS = 32  # reads that a disk has at a time: NVMe serves that many in little more than the time of one
 _AT_ONCE = 8  # pages that a reader takes at a time
+_CHECKSUM = struct.Struct("<Q")
 
 
 @dataclass(slots=True)
@@ -61,18 +63,17 @@ class Pages:
         Raises CheckpointError naming the file that cannot be read or is not as it was written.
         """
         size = self._layout.page_bytes
-        absent = [place for place, number in enumerate(numbers) if not self._cached(number, target, place * size)]
+        views = [target[at : at + size] for at in range(0, len(numbers) * size, size)]
+        absent = self._take_cached(numbers, views)
         if self._tells:
             self.counts.missed += len(absent)
 
-        def read_some(begin: int) -> None:
-            for place in absent[begin : begin + _AT_ONCE]:
-                self._fetch(numbers[place], target, place * size)
+        def fetch_some(begin: int) -> None:
+            for number, view in absent[begin : begin + _AT_ONCE]:
+                self._fetch(number, view)
 
-        for _ in self._readers.map(read_some, range(0, len(absent), _AT_ONCE)):
+        for _ in self._readers.map(fetch_some, range(0, len(absent), _AT_ONCE)):
             pass
-        if not self._layout.is_hollow:
-            self._check(numbers, target)
         self.counts.pages += len(numbers)
         self.counts.bytes += len(numbers) * size
 
@@ -88,43 +89,52 @@ class Pages:
             os.close(file)
         self._files.clear()
 
-    def _cached(self, number: int, target: memoryview, at: int) -> bool:
-        """Read a page if that is known to need no disk."""
+    def _take_cached(self, numbers: Sequence[int], views: Sequence[memoryview]) -> list[tuple[int, memoryview]]:
+        """Read pages that are known to need no disk; gives the others."""
         if not self._tells:
-            return False
-        size = self._layout.page_bytes
-        file, page = divmod(number, self._layout.pages_per_shard)
-        try:
-            return os.preadv(self._files[file], [target[at : at + size]], page * size, os.RWF_NOWAIT) == size
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise self._unreadable(file, error) from error
-            self._tells = False
-            return False
+            return list(zip(numbers, views, strict=True))
+        files, pages, size = self._files, self._layout.pages_per_shard, self._layout.page_bytes
+        absent = []
+        for number, view in zip(numbers, views, strict=True):
+            file, page = divmod(number, pages)
+            try:
+                found = os.preadv(files[file], (view,), page * size, os.RWF_NOWAIT)
+            except BlockingIOError:
+                found = 0
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise self._unreadable(file, error) from error
+                self._tells = False
+                return list(zip(numbers, views, strict=True))
+            if found == size:
+                self._check(number, view)
+            else:
+                absent.append((number, view))
+        return absent
 
-    def _fetch(self, number: int, target: memoryview, at: int) -> None:
-        size = self._layout.page_bytes
+    def _fetch(self, number: int, view: memoryview) -> None:
+        """Read a page, whatever it takes."""
         file, page = divmod(number, self._layout.pages_per_shard)
-        done = 0
+        size, done = len(view), 0
         while done < size:
             try:
-                read = os.preadv(self._files[file], [target[at + done : at + size]], page * size + done)
+                read = os.preadv(self._files[file], (view[done:],), page * size + done)
             except OSError as error:
                 raise self._unreadable(file, error) from error
             if read == 0:
                 raise altered(self._root, self._layout.files[file], f"it ends inside page {page}")
             done += read
+        self._check(number, view)
 
-    def _check(self, numbers: Sequence[int], target: memoryview) -> None:
-        size = self._layout.page_bytes
-        for place, number in enumerate(numbers):
-            end = (place + 1) * size
-            checksum = int.from_bytes(target[end - CHECKSUM_BYTES : end], "little")
-            if xxh3_64_intdigest(target[end - size : end - CHECKSUM_BYTES], seed=number) != checksum:
-                file, page = divmod(number, self._layout.pages_per_shard)
-                raise altered(self._root, self._layout.files[file], f"page {page} is not as its checksum says")
+    def _check(self, number: int, view: memoryview) -> None:
+        if self._layout.is_hollow:
+            return
+        if (
+            xxh3_64_intdigest(view[:-CHECKSUM_BYTES], seed=number)
+            != _CHECKSUM.unpack_from(view, len(view) - CHECKSUM_BYTES)[0]
+        ):
+            file, page = divmod(number, self._layout.pages_per_shard)
+            raise altered(self._root, self._layout.files[file], f"page {page} is not as its checksum says")
 
     def _unreadable(self, file: int, error: OSError) -> CheckpointError:
         return CheckpointError(f"{self._root / self._layout.files[file]} cannot be read: {error.strerror or error}")

@@ -7,14 +7,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
+import numpy
 import torch
 from torch import Tensor
 
 from strata.ngram.pages import PageCounts, Pages
 from strata.store.reader import Store
-from strata.store.shard import bytes_of
 from strata.store.tables import TableLayout
+
+Words: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
 _BUFFER_BYTES = 16 << 20
 
@@ -54,7 +57,10 @@ class StoredTable:
         self._worker = ThreadPoolExecutor(1, "strata-table")
         self._num_rows = 0
         num_pages = max(1, min(buffer_bytes // layout.page_bytes, layout.num_pages))
-        self._buffer = torch.empty(num_pages, layout.page_bytes, dtype=torch.uint8)
+        whole = numpy.empty((num_pages, layout.page_bytes), numpy.uint8)
+        self._memory = memoryview(whole.reshape(-1).data)
+        of_rows = whole[:, : layout.rows_per_page * layout.row_bytes].view(numpy.uint16)
+        self._buffer = of_rows.reshape(num_pages, layout.rows_per_page, layout.dim)  # of the same memory
         self._spare: list[_Staging] = []
 
     @property
@@ -72,7 +78,7 @@ class StoredTable:
         staging = self._spare.pop() if self._spare else _Staging(self._device)
         rows = staging.rows(ids.numel(), self._layout.dim)
         self._num_rows += ids.numel()
-        read = self._worker.submit(self._gather, ids.flatten(), rows)
+        read = self._worker.submit(self._gather, ids.flatten().numpy(), rows.view(torch.uint16).numpy())
         return PendingRows(read, rows.view(len(ids), ids.shape[1] * self._layout.dim), partial(self._deliver, staging))
 
     def forget(self) -> None:
@@ -84,29 +90,19 @@ class StoredTable:
         self._worker.shutdown()
         self._pages.close()
 
-    @torch.inference_mode()
-    def _gather(self, ids: Tensor, rows: Tensor) -> None:
-        """Rows into pinned memory, by way of some of their pages at a time."""
-        layout = self._layout
-        places = torch.div(ids, layout.rows_per_page, rounding_mode="floor")
-        numbers, inverse = torch.unique(places, return_inverse=True)
-        slots = (ids % layout.rows_per_page) + inverse * layout.rows_per_page  # among the rows of all these pages
-        at_once, whole = len(self._buffer), layout.rows_per_page * layout.row_bytes
-        order = slots.argsort() if len(numbers) > at_once else None
-        done = 0
+    def _gather(self, ids: Words, rows: Words) -> None:
+        """ids int64 [n] -> rows uint16 [n, dim], which their bits are, by way of some of their pages at a time."""
+        pages, places = numpy.divmod(ids, self._layout.rows_per_page)
+        numbers, inverse = numpy.unique(pages, return_inverse=True)
+        at_once = len(self._buffer)
         for begin in range(0, len(numbers), at_once):
-            wanted = numbers[begin : begin + at_once]
-            held = self._buffer[: len(wanted)]
-            self._pages.read(wanted.tolist(), bytes_of(held.view(-1)))
-            of_rows = held[:, :whole].reshape(-1, layout.row_bytes).view(torch.bfloat16)
-            if order is None:
-                torch.index_select(of_rows, 0, slots, out=rows)
+            wanted = numbers[begin : begin + at_once].tolist()
+            self._pages.read(wanted, self._memory)
+            if len(numbers) <= at_once:
+                rows[:] = self._buffer[inverse, places]
                 return
-            last = (begin + len(wanted)) * layout.rows_per_page
-            end = int(torch.searchsorted(slots[order], last))
-            mine = order[done:end]
-            rows[mine] = of_rows[slots[mine] - begin * layout.rows_per_page]
-            done = end
+            mine = numpy.flatnonzero((inverse >= begin) & (inverse < begin + len(wanted)))
+            rows[mine] = self._buffer[inverse[mine] - begin, places[mine]]
 
     def _deliver(self, staging: _Staging, rows: Tensor) -> Tensor:
         moved = staging.moved(rows)

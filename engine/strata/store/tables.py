@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from strata.plan.shape import Role, TensorSpec
 
@@ -16,7 +17,7 @@ ITEM_BYTES = 2  # of a number: bf16
 SHARD_FACTOR = 8  # a table's files are as much larger than others: each stays open
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableLayout:
     """Where each row of a table lies."""
 
@@ -31,11 +32,11 @@ class TableLayout:
     def row_bytes(self) -> int:
         return ITEM_BYTES * self.dim
 
-    @property
+    @cached_property
     def page_bytes(self) -> int:
         return -(-(self.row_bytes + CHECKSUM_BYTES) // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
 
-    @property
+    @cached_property
     def rows_per_page(self) -> int:
         return (self.page_bytes - CHECKSUM_BYTES) // self.row_bytes
 
@@ -48,7 +49,7 @@ class TableLayout:
         """On disk."""
         return self.num_pages * self.page_bytes
 
-    @property
+    @cached_property
     def files(self) -> tuple[str, ...]:
         """The shards' names."""
         count = -(-self.num_pages // self.pages_per_shard)
