@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from dashboards.catalogue import metrics
-from manifests.generate import CHART
+from manifests.charts import CHART
 
 RULES = (CHART / "files" / "rules.yaml", CHART / "files" / "model-rules.yaml")
 # Labels that no exporter sets, and who does: Prometheus's operator, the PodMonitors of models, Prometheus itself.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,9 +20,8 @@ from pathlib import Path
 
 import strata
 from manifests import reference, schema, values
+from manifests.charts import CHART, MODEL_CHART, ROOT, find_helm
 
-ROOT = Path(__file__).resolve().parent.parent
-CHART, MODEL_CHART = ROOT / "charts" / "strata", ROOT / "charts" / "strata-model"
 NAMESPACE, MODELS_NAMESPACE = "strata-system", "models"
 AGENT = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding", "daemonset")
 _HEAD = "# Generated from charts/strata by `make manifests`; change it there.\n"
@@ -56,17 +54,6 @@ def _others(helm: str) -> dict[Path, str]:
 def _template(helm: str, *options: str) -> str:
     command = [helm, "template", "strata", str(CHART), "--namespace", NAMESPACE, "--no-hooks", *options]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def find_helm() -> str:
-    """Helm from PATH, else the one that the local cluster brings along. Exits where there is neither."""
-    from tests.cluster.parts import binary
-
-    built = binary("helm")
-    found = shutil.which("helm") or (str(built) if built.exists() else None)
-    if found is None:
-        sys.exit("helm is neither on PATH nor built; `python3 -m tests.cluster build helm` builds it")
-    return found
 
 
 def main() -> int:

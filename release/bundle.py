@@ -16,7 +16,7 @@ from pathlib import Path
 
 from images.buildah import BUILD, ROOT, say
 from images.catalogue import ALL
-from manifests.generate import CHART, MODEL_CHART
+from manifests.charts import CHART, MODEL_CHART
 from release import archive
 from release.release import NOTES, Release, sum_line, write_sums
 from release.state import ReleaseError

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from manifests.generate import find_helm
+from manifests.charts import find_helm
 from release.state import ReleaseError
 
 

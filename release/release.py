@@ -13,7 +13,7 @@ from images import context
 from images.build import build
 from images.buildah import ROOT, say
 from images.catalogue import ALL
-from manifests.generate import CHART, MODEL_CHART
+from manifests.charts import CHART, MODEL_CHART
 from release import archive, chart, inventory, sbom, state, wheel
 from release.made import once
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from manifests.generate import find_helm
+from manifests.charts import find_helm
 from strata.runner.threads import spin_briefly
 from tests.browser import find_chromium, run_browser
 from tests.environment import BROWSERS

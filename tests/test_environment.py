@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -202,3 +204,51 @@ def test_a_browser_is_installed_where_it_can_be(
     monkeypatch.setattr(environment, "install", taken.extend)
     environment.install_browser()
     assert taken == installed
+
+
+# Refuses what the named packages do not bring along, and this project's own, which is not installed then.
+WITH_THESE_ALONE = """
+import importlib, importlib.abc, importlib.metadata, re, sys
+
+def brought(name, seen):
+    if name in seen:
+        return
+    seen.add(name)
+    try:
+        needed = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for one in needed:
+        if "extra ==" not in one:
+            brought(normal(re.match("[A-Za-z0-9_.-]+", one)[0]), seen)
+
+def normal(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+there = set()
+for name in sys.argv[2:]:
+    brought(normal(name), there)
+modules = importlib.metadata.packages_distributions()
+
+class Refuses(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        top = name.partition(".")[0]
+        of = modules.get(top)
+        if top in ("strata", "strata_operator") or (of and not there & {normal(one) for one in of}):
+            raise ModuleNotFoundError(f"{name} is not among the clients", name=name)
+
+sys.meta_path.insert(0, Refuses())
+importlib.import_module(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "group"), [("tests.e2e.demo", "cluster"), ("images.build", "cluster"), ("tests.cluster.cli", None)]
+)
+def test_what_starts_without_the_full_environment_needs_no_more(module: str, group: str | None) -> None:
+    with (environment.ROOT / "pyproject.toml").open("rb") as file:
+        groups = tomllib.load(file)["dependency-groups"]
+    names = [re.split(r"[<>=\[]", one)[0] for one in groups[group]] if group else []
+    command = [sys.executable, "-c", WITH_THESE_ALONE, module, *names]
+    done = subprocess.run(command, cwd=environment.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

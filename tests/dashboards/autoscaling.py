@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from manifests.generate import ROOT
+from manifests.charts import ROOT
 
 EXAMPLES = ROOT / "manifests" / "examples" / "autoscaling"
 NAMESPACE, MODEL = "default", "qwen3-8b"  # of which the examples are

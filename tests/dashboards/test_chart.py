@@ -9,7 +9,7 @@ import yaml
 
 from dashboards.generate import GENERATED
 from dashboards.promql import RULES
-from manifests.generate import CHART
+from manifests.charts import CHART
 from tests.operator.chart.helm import Helm
 
 RULES_ON = ("rules.enabled=true", "agent.enabled=true", "agent.prometheusRule=true")

@@ -11,7 +11,7 @@ from dashboards.every import EVERY
 from dashboards.generate import GENERATED
 from dashboards.panel import MODEL, NAMESPACE, NODE, Dashboard, Panel, Query, Variable
 from dashboards.promql import asked, faults, known_series
-from manifests.generate import ROOT
+from manifests.charts import ROOT
 
 QUERIES = [(one, panel, query) for one in EVERY for panel, query in one.queries()]
 IDS = [f"{one.uid} {panel.title} {query.legend}" for one, panel, query in QUERIES]

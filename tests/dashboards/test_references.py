@@ -9,7 +9,7 @@ import pytest
 
 from dashboards import generate, reference
 from dashboards.promql import Asked, asked, faults, known_series, rules
-from manifests.generate import ROOT
+from manifests.charts import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # Words of the pages that begin like a metric: packages, wheels, and files.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dashboards.promql import RULES, rules
-from manifests.generate import ROOT
+from manifests.charts import ROOT
 from strata.cli.main import build_parser
 from tests.environment import find_prometheus
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from manifests.generate import AGENT, CHART
+from manifests.charts import CHART
+from manifests.generate import AGENT
 from tests.cluster import Cluster
 from tests.operator.live.harness import eventually, install_crds
 

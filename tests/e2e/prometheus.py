@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from manifests.generate import CHART
+from manifests.charts import CHART
 from tests.cluster import Cluster, processes
 from tests.e2e.target import JourneyError
 from tests.environment import find_prometheus

@@ -12,7 +12,7 @@ from urllib.request import Request
 import pytest
 
 from images.catalogue import ALL
-from manifests.generate import CHART, MODEL_CHART
+from manifests.charts import CHART, MODEL_CHART
 from release import archive, bundle
 from release.bundle import Model
 from release.release import NOTES, SUMS, Release

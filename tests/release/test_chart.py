@@ -10,7 +10,7 @@ import yaml
 
 import strata
 from images.catalogue import ALL
-from manifests.generate import CHART, MODEL_CHART
+from manifests.charts import CHART, MODEL_CHART
 from release import chart
 from release.state import ReleaseError
 from tests.operator.chart.helm import Helm

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from manifests.generate import CHART
+from manifests.charts import CHART
 
 ENV = [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]
 VOLUMES = {

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from manifests.generate import find_helm
+from manifests.charts import find_helm
 from tests.operator.chart.cases import CASES
 from tests.operator.chart.helm import Helm
 

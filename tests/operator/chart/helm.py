@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from manifests.generate import CHART
+from manifests.charts import CHART
 
 Objects = dict[tuple[str, str], dict[str, Any]]  # by kind and name
 

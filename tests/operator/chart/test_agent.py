@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.generate import CHART
+from manifests.charts import CHART
 from strata_operator.agent.fake_file import FakeFile
 from strata_operator.agent.main import parser
 from tests.operator.chart.helm import Helm

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.generate import CHART, rendered
+from manifests.charts import CHART
+from manifests.generate import rendered
 from strata_operator.api.names import MODEL_LABEL
 from strata_operator.chart.main import parser as chart_parser
 from strata_operator.main import leases_of, parser

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from manifests import values
-from manifests.generate import CHART
+from manifests.charts import CHART
 from tests.operator.chart import golden
 from tests.operator.chart.cases import CASES
 from tests.operator.chart.helm import Helm

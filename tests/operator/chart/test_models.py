@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.generate import MODEL_CHART, ROOT
+from manifests.charts import MODEL_CHART, ROOT
 from strata_operator.api.model import StrataModel
 from tests.operator.chart.helm import Helm, by_name
 from tests.operator.samples import FULL_SPECS

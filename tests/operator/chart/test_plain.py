@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.generate import ROOT
+from manifests.charts import ROOT
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import StrataNode
 from strata_operator.fit import judge, shape_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.generate import CHART, MODEL_CHART
+from manifests.charts import CHART, MODEL_CHART
 from strata_operator.chart import crds
 from strata_operator.render import MONITOR_KINDS
 from tests.cluster import Cluster
