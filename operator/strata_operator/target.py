@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strata_operator import cached, preflight, rollout
+from strata_operator import cached, missing, preflight, rollout
 from strata_operator.api.child import engine_image
 from strata_operator.api.conditions import UNSCHEDULABLE, Trouble
 from strata_operator.api.errors import InvalidSpecError
@@ -105,6 +105,8 @@ def _after_preflight(goal: Target, facts: Facts, render: Render) -> Target:
     if before is not None and preflight.brings_nothing(goal.model, before) and _has_live_image(goal, observed):
         return goal
     found = preflight.look(observed.preflight, goal.revision, node)
+    if found.trouble is not None:
+        found = replace(found, trouble=missing.explained(goal.model, found.trouble) or found.trouble)
     if found.state == "passed":
         return replace(goal, memory=replace(goal.memory, passed=goal.revision))
     return replace(goal, hold=preflight.hold(found, node), preflight_node=node if found.state == "absent" else None)

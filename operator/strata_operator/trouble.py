@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 
-from strata_operator import placement
+from strata_operator import missing, placement
 from strata_operator.api.child import Child
 from strata_operator.api.conditions import PREFLIGHT, UNSCHEDULABLE, Trouble
 from strata_operator.api.model import StrataModel
@@ -14,8 +13,6 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.plan import Manifest, Plan
 from strata_operator.render import revision_of
-
-_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 
 
 def own_deployment(model: StrataModel, observed: Observed) -> Child | None:
@@ -75,6 +72,9 @@ def find_trouble(
     if not troubles:
         return None
     first = min(troubles, key=lambda trouble: (trouble.reason, trouble.message))
+    explained = missing.explained(model, first)
+    if explained is not None:
+        return explained
     return _unschedulable(model, first, closest) if first.reason == UNSCHEDULABLE else first
 
 
@@ -90,9 +90,5 @@ def ailing(model: StrataModel, observed: Observed) -> Trouble | None:
 
 
 def _unschedulable(model: StrataModel, trouble: Trouble, closest: Callable[[], str]) -> Trouble:
-    claim = _NO_CLAIM.search(trouble.message)
-    if claim is not None:
-        words = f'PersistentVolumeClaim "{claim[1]}" not found in namespace {model.namespace}; create it'
-        return Trouble(trouble.reason, f"{words}, or name another in the spec")
     told = [f"needs {placement.needs(model.hardware)}", closest(), f"the scheduler says: {trouble.message}"]
     return Trouble(trouble.reason, "; ".join(filter(None, told)))

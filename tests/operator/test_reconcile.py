@@ -1087,6 +1087,20 @@ def test_what_keeps_weights_from_another_node_is_not_why_a_preflight_failed() ->
     assert (degraded["reason"], "the Hub has no such model" in degraded["message"]) == ("PreflightFailed", True)
 
 
+def test_a_preflight_tells_of_a_secret_that_is_missing_as_a_model_does() -> None:
+    world = one_card_world()
+    proxy = {"name": "PROXY", "valueFrom": {"secretKeyRef": {"name": "proxy", "key": "url"}}}
+    world.model["spec"] = {**world.model["spec"], "env": [proxy]}
+    world.change(generation=3)
+    world.run()
+    refused = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "proxy" not found'}}
+    trial(world, 30, "Pending", containerStatuses=container(state=refused))
+    world.run()
+    degraded = world.condition("Degraded")
+    words = 'ContainerRefused: Secret "proxy" not found in namespace ns; create it, or name another in spec.env'
+    assert (degraded["reason"], degraded["message"]) == ("PreflightFailed", f"{words}; what serves goes on")
+
+
 def test_a_preflight_that_fails_leaves_alone_what_serves() -> None:
     world = one_card_world()
     before = world.client.objects["Deployment", *KEY]["spec"]

@@ -283,6 +283,16 @@ def test_a_claim_that_is_not_there_is_to_be_made() -> None:
     )
 
 
+def test_a_secret_that_is_not_there_is_to_be_made_and_keeps_its_reason() -> None:
+    trouble = Trouble("ContainerRefused", 'secret "nohub" not found')
+    source = {"source": "hf://ORG/NAME", "secretRef": {"name": "nohub"}}
+    degraded = find(told(rollout(1, ready=0), pod(trouble=trouble), model=source), "Degraded")
+    assert (degraded["reason"], degraded["message"]) == (
+        "ContainerRefused",
+        'Secret "nohub" not found in namespace ns; create it, or name another in spec.model.secretRef',
+    )
+
+
 def test_the_reason_told_does_not_depend_on_the_names_of_pods() -> None:
     one, other = Trouble("EngineFailed", "a"), Trouble("OutOfMemory", "b")
     first = told(rollout(2, ready=0), pod("x", trouble=one), pod("y", trouble=other), replicas=2)

@@ -166,6 +166,8 @@ def _waiting_message(container: Mapping[str, Any], waiting: Mapping[str, Any]) -
     # The kubelet alternates between "ErrImagePull: X" and "Back-off pulling image ...: ErrImagePull: X": keep X alone.
     detail = re.sub(r"^Back-off pulling image [^ ]+: ?", "", waiting.get("message") or "")
     detail = re.sub(r"^ErrImagePull: ?", "", detail)
+    if waiting["reason"] == "CreateContainerConfigError" and detail:
+        return shorten(detail)  # of what the container refers to, whatever its image
     return shorten(f"image {container.get('image')}: {detail or waiting['reason']}")
 
 

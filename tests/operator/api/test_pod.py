@@ -62,6 +62,15 @@ def test_a_pull_that_fails_reads_the_same_in_both_of_its_states() -> None:
     assert found == [Trouble("ImagePullFailed", f"image engine:1: {detail}")] * 2
 
 
+def test_what_a_container_refers_to_is_told_without_its_image() -> None:
+    said = 'secret "nohub" not found'
+    refused = {"waiting": {"reason": "CreateContainerConfigError", "message": said}}
+    assert trouble(containerStatuses=container(state=refused)) == Trouble("ContainerRefused", said)
+    unmade = {"waiting": {"reason": "CreateContainerError", "message": "no such executable"}}
+    found = trouble(containerStatuses=container(state=unmade))
+    assert found == Trouble("ContainerRefused", "image engine:1: no such executable")
+
+
 def test_no_node() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     obj = pod_object(conditions=[condition], containerStatuses=[])
