@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -10,29 +9,21 @@ from uuid import uuid4
 import pytest
 
 from tests.cluster import Cluster
-from tests.operator.live.harness import NAMESPACE, Models, OperatorProcess, build_engine, install_rights, remove_rights
+from tests.operator.live.harness import (
+    NAMESPACE,
+    Models,
+    OperatorProcess,
+    build_engine,
+    install_rights,
+    remove_rights,
+    stopped_operators,
+)
 
 
 @pytest.fixture(scope="package")
 def only_operator(cluster: Cluster) -> Iterator[None]:
-    """No installed operator may serve the same models meanwhile."""
-    selector = ("-A", "-l", "app.kubernetes.io/name=strata-operator")
-    installed = json.loads(cluster.kubectl("get", "deployments", *selector, "-o", "json"))["items"]
-
-    def scale(replicas: int | None) -> None:
-        """None: to what there was."""
-        for one in installed:
-            metadata, wanted = one["metadata"], one["spec"]["replicas"] if replicas is None else replicas
-            cluster.kubectl(
-                "-n", metadata["namespace"], "scale", f"deployment/{metadata['name']}", f"--replicas={wanted}"
-            )
-
-    scale(0)
-    cluster.wait_for(
-        lambda: not cluster.kubectl("get", "pods", *selector, "-o", "name").strip(), 90, "the installed operator to end"
-    )
-    yield
-    scale(None)
+    with stopped_operators(cluster):
+        yield
 
 
 @pytest.fixture(scope="package")

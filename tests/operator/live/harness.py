@@ -12,7 +12,8 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,28 @@ def install_crds(cluster: Cluster) -> None:
     cluster.kubectl("apply", *by, "-f", str(CHART / "crds"))
     for plural in ("stratamodels", "stratanodes"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.strata.ai", "--timeout=60s")
+
+
+@contextmanager
+def stopped_operators(cluster: Cluster) -> Iterator[None]:
+    """No installed operator serves models meanwhile, or takes back wishes for nodes of models that are not there."""
+    selector = ("-A", "-l", "app.kubernetes.io/name=strata-operator")
+    installed = json.loads(cluster.kubectl("get", "deployments", *selector, "-o", "json"))["items"]
+
+    def scale(one: Mapping[str, Any], replicas: int) -> None:
+        place, name = one["metadata"]["namespace"], one["metadata"]["name"]
+        cluster.kubectl("-n", place, "scale", f"deployment/{name}", f"--replicas={replicas}")
+
+    for one in installed:
+        scale(one, 0)
+    cluster.wait_for(
+        lambda: not cluster.kubectl("get", "pods", *selector, "-o", "name").strip(), 90, "the installed operator to end"
+    )
+    try:
+        yield
+    finally:
+        for one in installed:
+            scale(one, one["spec"]["replicas"])
 
 
 def install_definitions(cluster: Cluster, *names: str) -> None:
