@@ -66,6 +66,6 @@ def calls_of(message: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def prompt_of(served: Served, index: int = -1) -> str:
     """The prompt of one of the engine's requests, special tokens by their names."""
-    model = served.service.model()
+    model = served.service.backend.model()
     detokenizer = model.detokenizer(model._tokenizer.added_tokens)
     return detokenizer.feed(served.engine.requests[index].prompt_token_ids)

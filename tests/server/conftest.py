@@ -105,10 +105,10 @@ def new_record() -> RequestRecord:
 
 async def wait_ready(service: Service) -> None:
     """Wait for the end of loading. Raises what ended it."""
-    while service.state == "loading":  # noqa: ASYNC110 - the service tells nobody
+    while service.backend.state == "loading":  # noqa: ASYNC110 - the service tells nobody
         await asyncio.sleep(0.001)
-    if service.error is not None:
-        raise service.error
+    if service.backend.error is not None:
+        raise service.backend.error
 
 
 @dataclass(frozen=True)

@@ -125,5 +125,5 @@ def test_a_fault_is_logged_by_its_place_alone(
     assert line["error"] == "internal_error"
     (fault,) = (record.getMessage() for record in caplog.records if record.name == "strata.server.middleware")
     assert f"request {line['id']} failed with KeyError" in fault
-    assert "in _admit" in fault
+    assert "in admit" in fault
     assert text not in caplog.text

@@ -73,7 +73,7 @@ def test_a_stream_of_n_choices_has_each_in_order_and_one_end(serve: Serve, numbe
 async def test_choices_come_side_by_side(make_engine: Callable[..., FakeEngine], numbered: Any) -> None:
     engine = make_engine(script=numbered)
     service = Service(engine, model_names=("tiny",))
-    await service.start()
+    await service.backend.start()
     await wait_ready(service)
     engine.pause()
     job = await service.admit(parse(CompletionRequest, b'{"prompt": "a", "n": 3}'), new_record())
@@ -85,7 +85,7 @@ async def test_choices_come_side_by_side(make_engine: Callable[..., FakeEngine],
             together = [await waiting, await anext(pieces), await anext(pieces)]
             assert [piece.choice for piece in together] == [0, 1, 2]
     assert len(engine.aborted) == 3
-    await service.close()
+    await service.backend.close()
 
 
 def test_choices_have_seeds_of_their_own_and_the_first_the_requests(serve: Serve) -> None:
@@ -160,7 +160,7 @@ def test_more_choices_than_ever_run_are_the_requests_fault(serve: Serve, body: d
 async def test_choices_begin_together_or_not_at_all(make_engine: Callable[..., FakeEngine], numbered: Any) -> None:
     engine = make_engine(script=numbered, max_open=4)
     service = Service(engine, model_names=("tiny",))
-    await service.start()
+    await service.backend.start()
     await wait_ready(service)
     engine.pause()
 
@@ -182,7 +182,7 @@ async def test_choices_begin_together_or_not_at_all(make_engine: Callable[..., F
     for answer, num_choices in ((await first, 3), (await second, 2)):
         assert sum(piece.finish_reason is FinishReason.STOP for piece in answer) == num_choices
     await service.drain()
-    await service.close()
+    await service.backend.close()
 
 
 def test_a_client_that_leaves_ends_every_choice(live: Callable[..., Live]) -> None:

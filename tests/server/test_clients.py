@@ -67,7 +67,7 @@ def test_openai_goes_through_a_call_and_its_result(answering: Answering, client:
     messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "7 °C"}]
     second = opened.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0]
     assert (second.message.content, second.finish_reason) == (ANSWER, "stop")
-    prompt = running.service.model().decode(running.engine.requests[1].prompt_token_ids)
+    prompt = running.service.backend.model().decode(running.engine.requests[1].prompt_token_ids)
     assert '{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}' in prompt
     assert "7 °C" in prompt
 

@@ -129,13 +129,13 @@ async def test_an_engine_that_dies_while_the_server_ends_is_told(
 async def test_what_ended_the_service_is_known_after_it_was_closed(make_engine: MakeEngine) -> None:
     engine = make_engine()
     service = Service(engine, model_names=("tiny",))
-    await service.start()
-    assert service._loading is not None
-    await service._loading
+    await service.backend.start()
+    assert service.backend._loading is not None
+    await service.backend._loading
     engine.fail("signal 9")
-    await service.close()
-    assert isinstance(service.error, EngineError)
-    assert "signal 9" in str(service.error)
+    await service.backend.close()
+    assert isinstance(service.backend.error, EngineError)
+    assert "signal 9" in str(service.backend.error)
 
 
 async def test_requests_that_outlast_the_grace_are_ended(

@@ -243,7 +243,7 @@ def test_what_is_not_served_is_refused_by_name(field: str, value: Any) -> None:
     ],
 )
 def test_what_asks_for_nothing_changes_nothing(serve: Serve, fields: dict[str, Any]) -> None:
-    model = serve().service.model()
+    model = serve().service.backend.model()
     bare, body = chat(), chat(**fields)
     assert model.open_chat(body) == model.open_chat(bare)
     assert model.sampling(body, 5, param="messages") == model.sampling(bare, 5, param="messages")

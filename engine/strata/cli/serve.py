@@ -186,7 +186,7 @@ def ready_message(service: Service, listener: socket.socket, *, needs_key: bool)
     # A wildcard address listens everywhere, but is no place to connect to.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104  not bound
     url = f"http://{host}:{port}"
-    ready = service.engine.ready
+    ready = service.backend.engine.ready
     how = f" ({ready.dtype}, {ready.device}, {ready.max_model_len} tokens of context)" if ready is not None else ""
     option = "" if url == DEFAULT_URL else f" --url {url}"
     message = json.dumps({"messages": [{"role": "user", "content": TRIAL}]})

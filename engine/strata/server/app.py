@@ -49,11 +49,11 @@ def create_app(service: Service, access: Access = EVERYBODY, observers: Sequence
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        await service.backend.start()
         try:
             yield
         finally:
-            await service.close()
+            await service.backend.close()
 
     # The interactive pages load scripts from elsewhere; the description itself stays at /openapi.json.
     app = FastAPI(
@@ -81,7 +81,7 @@ def create_app(service: Service, access: Access = EVERYBODY, observers: Sequence
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(StrataError)
     async def on_strata_error(request: Request, error: StrataError) -> Response:
-        record_of(request).error = describe_error(error)[1]["error"]["code"]
+        record_of(request).fail(describe_error(error)[1]["error"]["code"])
         return error_response(error)
 
     @app.exception_handler(HTTPException)
@@ -101,7 +101,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def on_disconnect(request: Request, _: ClientDisconnect) -> Response:
-        record_of(request).outcome = "abort"
+        record_of(request).end("abort")
         return Response(status_code=400)  # nobody is there to read it
 
 

@@ -89,7 +89,7 @@ class RequireKey:
             if not self._keys.allow(key.strip()):
                 await _refusal("the API key is none of those that this server takes")(scope, receive, send)
                 return
-            record_of(Request(scope)).key = _digest(key.strip()).hex()[:SHOWN_DIGITS]
+            record_of(Request(scope)).identify(_digest(key.strip()).hex()[:SHOWN_DIGITS])
         await self._app(scope, receive, send)
 
 

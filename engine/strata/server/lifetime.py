@@ -84,13 +84,13 @@ async def run(
             await _first_of(serving, forced, seconds=max(0, until - loop.time()))
             if not serving.done() and not forced.done():
                 logger.warning("the time is over: requests in flight end with an error")
-                await _first_of(asyncio.create_task(service.close()), forced)
+                await _first_of(asyncio.create_task(service.backend.close()), forced)
                 await _first_of(serving, forced, seconds=_LAST_WORDS_SECONDS)
             for task in (watching, serving):
                 if task.done():
                     task.result()
-            if service.error is not None:  # nobody may have looked since
-                raise service.error
+            if service.backend.error is not None:  # nobody may have looked since
+                raise service.backend.error
         finally:
             await _cancel(serving, watching)
             await _close(service, forced)
@@ -100,7 +100,7 @@ async def run(
 
 async def _close(service: Service, forced: asyncio.Future[None]) -> None:
     """End the engine, by force as soon as ``forced`` is done."""
-    closing = asyncio.create_task(service.close())
+    closing = asyncio.create_task(service.backend.close())
     await _first_of(closing, forced)
     await _first_of(closing, seconds=_FORCED_SECONDS)
     await _cancel(closing)  # an engine that still runs is killed
@@ -152,12 +152,12 @@ async def _watch(
     """Ends only by raising what ended the service."""
     announced = False
     while True:
-        error = service.error
+        error = service.backend.error
         if error is not None:
             raise error
-        if service.state == "loading":
-            on_progress(service.progress)
-        elif service.state == "ready" and not announced:
+        if service.backend.state == "loading":
+            on_progress(service.backend.engine.progress)
+        elif service.backend.state == "ready" and not announced:
             announced = True
             on_ready()
         await asyncio.sleep(_WATCH_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
@@ -65,7 +64,7 @@ class KeepRecord:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                record.status = message["status"]
+                record.answer(message["status"])
                 message["headers"] = [*message.get("headers", ()), (HEADER.encode(), request_id.encode())]
             await send(message)
 
@@ -74,12 +73,12 @@ class KeepRecord:
         except Exception as error:  # noqa: BLE001  the last one to see it, and it is logged
             frames = "".join(traceback.format_tb(error.__traceback__))
             logger.error("request %s failed with %s:\n%s", request_id, type(error).__name__, frames)
-            record.error = "internal_error"
+            record.fail("internal_error")
             if record.status is None:
                 message = f"the server failed: {type(error).__name__}; its log has the details"
                 body = error_body(message, "server_error", code="internal_error")
                 await JSONResponse(body, 500)(scope, receive, send_with_id)
         finally:
-            record.ended = time.monotonic()
+            record.close()
             for observe in self._observers:
                 observe(record)

@@ -24,7 +24,7 @@ def add_probes(app: FastAPI, service: Service) -> None:
     )
     async def health() -> Response:
         """200 as long as a restart would not help: the engine loads or serves."""
-        state = service.state
+        state = service.backend.state
         if state in ("loading", "ready"):
             return JSONResponse({"status": "ok"})
         return _failed(service)
@@ -38,7 +38,7 @@ def add_probes(app: FastAPI, service: Service) -> None:
     )
     async def ready() -> Response:
         """200 when requests are served; before that how far loading has come."""
-        state, progress = service.state, service.progress
+        state, progress = service.backend.state, service.backend.engine.progress
         if service.stopping:
             status, error = describe(StoppingError("the server ends after the requests that it has"))
             return JSONResponse({"status": "stopping", **error}, status, STOPPING_HEADERS)
@@ -66,5 +66,6 @@ def add_probes(app: FastAPI, service: Service) -> None:
 
 
 def _failed(service: Service) -> Response:
-    reason = str(service.error or f"the engine is {service.state}")
-    return JSONResponse({"status": service.state, **error_body(reason, "server_error", code="engine_failed")}, 503)
+    state = service.backend.state
+    reason = str(service.backend.error or f"the engine is {state}")
+    return JSONResponse({"status": state, **error_body(reason, "server_error", code="engine_failed")}, 503)

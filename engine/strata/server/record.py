@@ -9,14 +9,15 @@ from typing import Literal
 
 from starlette.requests import Request
 
-from strata.request import SamplingParams, TokenOutput
+from strata.request import FinishReason, SamplingParams, TokenOutput
 
 Operation = Literal["chat", "text_completion"]
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Filled while the request is served; what stays None did not come. Times are seconds of ``time.monotonic()``.
+    """Filled by its methods, in their order, while the request is served; what stays None did not come. Times are
+    seconds of ``time.monotonic()``.
 
     headers: the request's own, lower-case, keys and all: to be read, not to be shown. path: without its query. status:
     None where the client left before it. key: the beginning of the hash of its API key. error: the code of the error
@@ -52,6 +53,31 @@ class RequestRecord:
     first_token: float | None = None
     last_token: float | None = None
 
+    def identify(self, key: str) -> None:
+        """It came with a key that the server takes."""
+        self.key = key
+
+    def ask(self, operation: Operation) -> None:
+        """It asks for an answer."""
+        self.operation = operation
+
+    def read(self, *, is_streamed: bool) -> None:
+        """Its body is sound in itself."""
+        self.is_streamed = is_streamed
+
+    def address(self, model: str) -> None:
+        """It goes to that model."""
+        self.model = model
+
+    def admit(self, response_id: str, sampling: SamplingParams, *, num_choices: int, num_prompt_tokens: int) -> None:
+        """The model can answer it."""
+        self.response_id, self.sampling = response_id, sampling
+        self.num_choices, self.num_prompt_tokens = num_choices, num_prompt_tokens
+
+    def submit(self) -> None:
+        """The engine gets it now."""
+        self.submitted = time.monotonic()
+
     def take(self, output: TokenOutput, now: float, *, counts_prompt: bool) -> None:
         """New tokens of one choice have come. ``counts_prompt``: they are the first after a prompt."""
         if self.began is None:
@@ -62,6 +88,26 @@ class RequestRecord:
             self.num_cached_tokens += output.num_cached_tokens
         self.last_token = now
         self.num_output_tokens += len(output.token_ids)
+
+    def finish(self, choice: int, reason: FinishReason) -> None:
+        """One choice is complete."""
+        self.finish_reasons[choice] = reason.value
+
+    def end(self, outcome: str) -> None:
+        """The answer is over, or there will be none."""
+        self.outcome = outcome
+
+    def fail(self, code: str) -> None:
+        """It is answered with an error."""
+        self.error = code
+
+    def answer(self, status: int) -> None:
+        """The head of its answer is sent."""
+        self.status = status
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.ended = time.monotonic()
 
 
 def record_of(request: Request) -> RequestRecord:

@@ -62,13 +62,13 @@ def add_generation(app: FastAPI, service: Service) -> None:
 
     async def admit(request: Request, schema: type[_Generation]) -> tuple[_Generation, Job]:
         record = record_of(request)
-        record.operation = "text_completion" if schema in (CompletionRequest, GenerateRequest) else "chat"
+        record.ask("text_completion" if schema in (CompletionRequest, GenerateRequest) else "chat")
         try:
             body = await _body(request, schema)
-            record.is_streamed = not isinstance(body, GenerateRequest) and bool(body.stream)
+            record.read(is_streamed=not isinstance(body, GenerateRequest) and bool(body.stream))
             return body, await service.admit(body, record)
         except StrataError as error:
-            service.count_refusal(error, record)
+            service.refuse(error, record)
             raise
 
     async def answer(request: Request, schema: type[_Choices], envelope: type[ChoicesEnvelope]) -> Response:
@@ -135,7 +135,7 @@ def add_models(app: FastAPI, service: Service) -> None:
             "object": "model",
             "created": service.created,
             "owned_by": "strata",
-            "max_model_len": service.model().max_model_len,
+            "max_model_len": service.backend.model().max_model_len,
         }
 
     @app.get("/v1/models", responses=answers(ModelList, *_ACCESS, 500, 503))

@@ -85,7 +85,7 @@ class StreamedAnswer(JobResponse):
                 except StrataError as error:
                     failure = describe(error)[1]
                     record = self._job.record
-                    record.error = failure["error"]["code"]
+                    record.fail(failure["error"]["code"])
                     # A request's own faults quote it: they are for the client, not for the log.
                     why = record.error if isinstance(error, RequestError) else error
                     logger.error("request %s ends in mid-stream: %s", record.request_id, why)

@@ -176,10 +176,10 @@ def add_status(app: FastAPI, service: Service) -> None:
 
 def status_of(service: Service) -> Status:
     """The state now."""
-    engine, progress = service.engine, service.progress
+    engine, progress = service.backend.engine, service.backend.engine.progress
     return Status(
-        state="stopping" if service.stopping and service.state == "ready" else service.state,
-        error=None if service.error is None else str(service.error),
+        state="stopping" if service.stopping and service.backend.state == "ready" else service.backend.state,
+        error=None if service.backend.error is None else str(service.backend.error),
         version=strata.__version__,
         models=list(service.model_names),
         model=None if engine.ready is None else _model(engine.ready),
