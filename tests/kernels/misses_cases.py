@@ -217,9 +217,18 @@ def _aligned(tile: Tensor) -> Tensor:
 
 
 def share_out_of_qwen3(tokens: int, layer: int = 5) -> None:
-    ids, shares = torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8)
+    _share_out(tokens, 8, 128, 64, layer)
+
+
+def share_out_of_half(tokens: int, num_experts: int) -> None:
+    """Of as many experts, ten a token, of which VRAM has half."""
+    _share_out(tokens, 10, num_experts, num_experts // 2, 5)
+
+
+def _share_out(tokens: int, top_k: int, num_experts: int, num_slots: int, layer: int) -> None:
+    ids, shares = torch.empty(tokens, top_k, dtype=torch.int32), torch.empty(tokens, top_k)
     rows = quantize_rows(torch.zeros(tokens, 2048)) if tokens < 8 else torch.empty(tokens, 2048).bfloat16()
-    call_share_out(ids, shares, rows, make_table(128, 64, [0] * 129), layer)
+    call_share_out(ids, shares, rows, make_table(num_experts, num_slots, [0] * (num_experts + 1)), layer)
 
 
 def add_answer_of_qwen3(tokens: int, layer: int) -> None:
@@ -259,6 +268,8 @@ def _untile_of_qwen3(kind: str) -> None:
 CASES = [
     Case("share out, one token of Qwen3-30B-A3B", lambda: share_out_of_qwen3(1)),
     Case("share out, 16 tokens in bf16", lambda: share_out_of_qwen3(16), everywhere=False),
+    Case("share out, one token of Qwen3-Next-80B-A3B", lambda: share_out_of_half(1, 512)),
+    Case("share out, 16 tokens of Qwen3-Next-80B-A3B, all but one in VRAM", lambda: _share_out(16, 10, 512, 511, 5)),
     Case("share out, nobody asked", lambda: _share_out_alone_of_qwen3(1), everywhere=False),
     Case("ask the CPU to choose", lambda: ask_route_of_qwen3(1, 3)),
     Case("ask the CPU to choose and compute, 16 tokens in bf16", lambda: ask_route_of_qwen3(16, 3)),

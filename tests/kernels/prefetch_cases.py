@@ -45,15 +45,22 @@ def call_steps(
     return after
 
 
-def _of_qwen3(tokens: int, num_slots: int) -> None:
-    ids, shares = torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8)
-    table, ahead = make_table(128, num_slots, [0] * 129), make_ahead(2)
+def look_ahead_of_half(tokens: int, num_experts: int) -> None:
+    """Of as many experts, ten a token, of which VRAM has half."""
+    _look_ahead(tokens, 10, num_experts, num_experts // 2)
+
+
+def _look_ahead(tokens: int, top_k: int, num_experts: int, num_slots: int) -> None:
+    ids, shares = torch.empty(tokens, top_k, dtype=torch.int32), torch.empty(tokens, top_k)
+    table, ahead = make_table(num_experts, num_slots, [0] * (num_experts + 1)), make_ahead(2)
     guess_routed(ids, shares, table, ahead)
     guess_recent(85, table, ahead)
     admit(ids, table, ahead)
 
 
 CASES = [
-    Case("look ahead, one token of Qwen3-30B-A3B, the fewest slots", lambda: _of_qwen3(1, 4), everywhere=False),
-    Case("look ahead, 16 tokens of Qwen3-30B-A3B", lambda: _of_qwen3(16, 127)),
+    Case("look ahead, one token of Qwen3-30B-A3B, few slots", lambda: _look_ahead(1, 8, 128, 4), everywhere=False),
+    Case("look ahead, 16 tokens of Qwen3-30B-A3B", lambda: _look_ahead(16, 8, 128, 127)),
+    Case("look ahead, one token of Qwen3-Next-80B-A3B", lambda: look_ahead_of_half(1, 512)),
+    Case("look ahead, 16 tokens of Qwen3-Next-80B-A3B", lambda: _look_ahead(16, 10, 512, 511)),
 ]

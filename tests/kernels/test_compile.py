@@ -15,8 +15,14 @@ from tests.kernels.expert_compile_cases import CASES as EXPERTS
 from tests.kernels.linear_cases import CASES as LINEAR
 from tests.kernels.linear_cases import ROUNDED
 from tests.kernels.misses_cases import CASES as MISSES
-from tests.kernels.misses_cases import add_answer_of_qwen3, ask_route_of_qwen3, share_out_of_qwen3
+from tests.kernels.misses_cases import (
+    add_answer_of_qwen3,
+    ask_route_of_qwen3,
+    share_out_of_half,
+    share_out_of_qwen3,
+)
 from tests.kernels.prefetch_cases import CASES as PREFETCH
+from tests.kernels.prefetch_cases import look_ahead_of_half
 
 FAMILIES = (ARGMAX, ATTENTION, DELTA_RULE, EXPERTS, LINEAR, MISSES, PREFETCH)
 WIDE = ("ld.global.v4.b32", "ld.global.v2.b64")  # 16 bytes
@@ -65,3 +71,11 @@ def test_one_build_serves_all_layers(launch: Callable[[int, int], None]) -> None
     calls = [(3, 0), (3, 1), (3, 16), (4, 47)]  # 1 and multiples of 16 are what Triton builds anew for
     builds = {compile_case(Case("", partial(launch, *call)), (9, 0))[0].ptx for call in calls}
     assert len(builds) == 1
+
+
+@pytest.mark.parametrize("launch", [share_out_of_half, look_ahead_of_half])
+def test_more_experts_make_no_longer_kernels(launch: Callable[[int, int], None]) -> None:
+    """Where each is compared with each, 512 take more than minutes to compile."""
+    some, many = (compile_case(Case("", partial(launch, 16, number)), (9, 0)) for number in (64, 256))
+    for few, more in zip(some, many, strict=True):
+        assert len(more.ptx) < 2 * len(few.ptx), few.kernel

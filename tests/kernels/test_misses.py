@@ -63,6 +63,9 @@ def choose(tokens: int, top_k: int, num_experts: int, seed: int, num_all: int | 
         pytest.param(1, 2, 8, 8, 8, 8, id="all experts have slots"),
         pytest.param(4, 4, 11, 4, 11, 32, id="two thirds are other ranks'"),
         pytest.param(4, 4, 16, 4, 16, 32, id="half are other ranks'"),
+        pytest.param(1, 10, 512, 256, 512, 512, id="one token, 512 experts"),
+        pytest.param(16, 10, 512, 300, 400, 512, id="many tokens, 512 experts"),
+        pytest.param(5, 10, 300, 3, 300, 600, id="300 experts, more are missing than there are slots"),
     ],
 )
 def test_steps_in_turn(
@@ -89,6 +92,51 @@ def test_steps_in_turn(
             assert torch.allclose(posted, dequantize_rows(inner))
         head = ring.array(0, REQUEST, 5, torch.int32).tolist()
         assert head == [1, 6, tokens, COMPUTE, 0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "num_experts", "num_slots", "num_fetched", "only"),
+    [
+        pytest.param(3, 4, 60, 20, 60, None, id="all that can be are fetched"),
+        pytest.param(16, 8, 128, 70, 9, None, id="some of 128 experts"),
+        pytest.param(16, 10, 512, 257, 20, None, id="some of 512 experts"),
+        pytest.param(7, 3, 512, 2, 512, None, id="two slots of 512 experts"),
+        pytest.param(7, 3, 100, 5, 100, 9, id="the same few experts again and again"),
+        pytest.param(16, 8, 40, 4, 40, 5, id="hardly a slot whose expert is not needed"),
+    ],
+)
+def test_of_many_alike_the_first_go_before(
+    machine: Machine, tokens: int, top_k: int, num_experts: int, num_slots: int, num_fetched: int, only: int | None
+) -> None:
+    """Ids that come several times or are nobody's, heats that are mostly equal, owners in any order and slots without
+    one, and marks of other steps. ``only``: experts among which the ids are."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator, dtype=torch.int32)
+
+    split = [min(number, num_fetched) for number in range(num_experts + 1)]
+    for _ in range(3):
+        expected = make_table(num_experts, num_slots, split)
+        owners = torch.randperm(only or num_experts, generator=generator)[:num_slots].int()
+        expected.owners[: len(owners)] = torch.where(draw(0, 4, len(owners)) > 0, owners, -1)
+        expected.owners[len(owners) :] = -1
+        expected.addresses.zero_()
+        owned = expected.owners >= 0
+        expected.addresses[expected.owners[owned].long()] = expected.slots[owned]
+        expected.heat.copy_(draw(0, 3, num_experts))
+        expected.sources[draw(0, 5, num_experts) == 0] = 0
+        expected.scratch.copy_(draw(-2, tokens * top_k + 2, 2 * num_experts))
+        ids = draw(0, only or num_experts, tokens, top_k)
+        for nobody in (-1, num_experts, num_experts + 5):
+            ids[draw(0, 8, tokens, top_k) == 0] = nobody
+        found, shares = to(expected, machine.device), torch.rand(tokens, top_k)
+        cpu_ids = reference.share_out(ids, expected)
+        on_device = (each.to(machine.device) for each in (ids, shares, torch.randn(tokens, 64)))
+        found, ring = machine.call(call_share_out, *on_device, found, 6)
+        assert_same(found, expected)
+        assert_sound(expected)
+        assert torch.equal(ring.array(0, ring.layout.ids_offset, ids.numel(), torch.int32).cpu().view_as(ids), cpu_ids)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ def guess(ids: tuple[int, ...], table: MissTable, ahead: Ahead) -> None:
         pytest.param(1, 2, 8, 8, 1, 8, id="all experts have slots: nothing is missing"),
         pytest.param(3, 4, 11, 4, 2, 22, id="half are other ranks'"),
         pytest.param(3, 4, 16, 4, 2, 32, id="half are other ranks', a power of two"),
+        pytest.param(1, 10, 512, 256, 2, 512, id="one token, 512 experts"),
+        pytest.param(16, 10, 512, 300, 2, 512, id="many tokens, 512 experts"),
+        pytest.param(7, 10, 300, 90, 3, 600, id="300 experts"),
     ],
 )
 def test_steps_in_turn(

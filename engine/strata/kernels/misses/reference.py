@@ -11,13 +11,13 @@ DECAY = 0.95  # of an expert's heat in a step: after 14 steps a use counts half
 
 
 def share_out(ids: Tensor, table: MissTable) -> Tensor:
-    """ids int32 [tokens, top_k] -> int32 [tokens, top_k], the experts that the CPU computes, -1 elsewhere. An id behind
-    the last expert is nobody's: that expert is another rank's.
+    """ids int32 [tokens, top_k] -> int32 [tokens, top_k], the experts that the CPU computes, -1 elsewhere. An id that
+    no expert has is nobody's: that expert is another rank's.
 
     Of the experts that are needed and not in VRAM, the hottest ``table.split[how many]`` get slots, as far as there
     are any whose expert this step does not need; the coldest of these lose theirs. Of two alike the first goes before.
     """
-    chosen = sorted({expert for expert in ids.flatten().tolist() if expert < len(table.addresses)})
+    chosen = sorted({expert for expert in ids.flatten().tolist() if 0 <= expert < len(table.addresses)})
     table.heat.mul_(DECAY)
     table.heat[chosen] += 1
     heat, owners = table.heat.tolist(), table.owners.tolist()

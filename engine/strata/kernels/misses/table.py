@@ -41,7 +41,7 @@ class MissTable:
     lowest bit; kept where experts are fetched ahead.
 
     Of the step: copy_sources, copy_targets int64 [slots] and count int32 [1], what has to be fetched from where to
-    where. scratch: int32 [2 * experts].
+    where. scratch: int32 [2 * experts], the first half of it ``chosen``'s marks.
     """
 
     addresses: Tensor

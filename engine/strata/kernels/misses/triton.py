@@ -4,11 +4,14 @@ One program: it finds the experts that the step needs and VRAM does not have, an
 numbers, the tokens and the shares go into a mailbox in pinned host memory (``strata.native.mailbox``), its request
 last. A layer that leaves nothing to the CPU asks nothing, and the next request says so; the last layer of a step always
 asks, so that the CPU knows when all have spoken. The other missing experts, the hottest, get the coldest slots, and
-what must be copied is listed. Lists of experts and slots are held in registers; to turn one into the other they pass
-through ``scratch``.
+what must be copied is listed.
 
-    heat, missing, free slots -> ranks (each against each) -> what is left -> mailbox
-                                                           -> lists -> addresses
+    missing, free slots -> ranks by heat -> what is left -> mailbox
+                                         -> the coldest slots, one by one -> lists -> addresses
+
+A model may have hundreds of experts, so nothing compares each with each: what is asked of experts is asked of the pairs
+of token and expert (P of them, or a few more), 16 of which at a time are compared with all. A slot is found per expert
+that is fetched, in a small part of the time that its copy takes.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.kernels import launch
+from strata.kernels.misses.chosen import coldest, is_chosen, is_first, mark_chosen
 from strata.kernels.misses.reference import DECAY
 from strata.kernels.misses.table import COMPUTE, DONE_OFFSET, Counter, Mailbox, MissTable
 from strata.kernels.rows import QuantizedRows
 from strata.kernels.triton_functions import INTERPRETED, nanoseconds, overlap_launches
 
 NEEDED, IN_VRAM, FETCHED = (tl.constexpr(place.value) for place in (Counter.NEEDED, Counter.IN_VRAM, Counter.FETCHED))
+TILE = tl.constexpr(16)  # pairs that are compared with all at a time
 
 
 def share_out(
@@ -126,52 +131,55 @@ def share_out_kernel(
     pair = tl.arange(0, P)
     paired = pair < pairs
     ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
-    ids = tl.where(ids < EXPERTS, ids, -1)  # not another rank's
-    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
-    expert = tl.arange(0, E)
-    known = expert < EXPERTS
-    address = tl.load(addresses_ptr + expert, mask=known, other=1)
-    source = tl.load(sources_ptr + expert, mask=known, other=0)
-    heat = tl.load(heat_ptr + expert, mask=known, other=0.0)
-    split = tl.load(split_ptr + 1 + expert, mask=known, other=0)
     slot = tl.arange(0, S)
     there = slot < SLOTS
     owner = tl.load(owners_ptr + slot, mask=there, other=-1)
     owned = there & (owner >= 0)
+    expert = tl.arange(0, E)
+    known = expert < EXPERTS
+    decayed = tl.load(heat_ptr + expert, mask=known, other=0.0) * DECAY
+    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
+    split = tl.load(split_ptr + 1 + pair, mask=pair < EXPERTS, other=0)
+    own = (ids >= 0) & (ids < EXPERTS)  # not another rank's
+    mark_chosen(ids, own, pair, scratch_ptr)
+    missing, fetchable, heat = _look_up(ids, own, addresses_ptr, sources_ptr, heat_ptr, DECAY)
     owner_heat = tl.load(heat_ptr + owner, mask=owned, other=0.0) * DECAY
-
-    is_expert = ids[:, None] == expert[None, :]
-    needed = tl.max(is_expert.to(tl.int32), 0)
-    missing = (needed > 0) & (address == 0)
-    num_missing = tl.sum(missing.to(tl.int32), 0)
-    heat = heat * DECAY + needed
+    tl.debug_barrier()  # all are marked
+    first = is_first(ids, own, pair, scratch_ptr)
+    num_missing = tl.sum((first & missing).to(tl.int32), 0)
     count = num_missing * 0
-    fetched, free, is_left = known & (expert < 0), there & (slot < 0), paired & (pair < 0)
-    expert_rank = expert
+    rank = pair * 0
+    fetched, free = paired & (pair < 0), there & (slot < 0)
     if DEPTH > 0:
         number = tl.load(sent_ptr) + 1
         mail = slot_of(number, ring, stride, DEPTH)
     if num_missing > 0:
-        fetchable = missing & (source != 0)
-        num_fetchable = tl.sum(fetchable.to(tl.int32), 0)
-        in_use = tl.max((ids[:, None] == owner[None, :]).to(tl.int32), 0) > 0
-        free = there & ~(in_use & owned)
+        free = there & ~is_chosen(owner, owned, ids_ptr, pairs, scratch_ptr)
         num_free = tl.sum(free.to(tl.int32), 0)
-        planned = tl.sum(tl.where(expert + 1 == num_missing, split, 0), 0)
+        num_fetchable = tl.sum((first & fetchable).to(tl.int32), 0)
+        planned = tl.sum(tl.where(pair + 1 == num_missing, split, 0), 0)
         count = tl.minimum(tl.minimum(planned, num_free), num_fetchable)
         if DEPTH > 0:
             leaves_some = num_missing > count
             if leaves_some:
                 post_tokens(rows_ptr, scales_ptr, mail + mail_x, numbers, QUANTIZED)
-        # Each one's place in line: how many of its kind go before it.
-        expert_rank = _rank(-heat, fetchable, expert)
-        fetched = fetchable & (expert_rank < count)
-        left = missing & ~fetched
-        is_left = tl.max((is_expert & left[None, :]).to(tl.int32), 1) > 0
+        if count > 0:
+            # Each one's place in line: how many experts go before it, the hotter, and of as hot ones the lower.
+            for begin in range(0, pairs, TILE):
+                other = begin + tl.arange(0, TILE)
+                other_ids = tl.load(ids_ptr + other, mask=other < pairs, other=-1)
+                theirs = (other_ids >= 0) & (other_ids < EXPERTS)
+                _, competes, their_heat = _look_up(other_ids, theirs, addresses_ptr, sources_ptr, heat_ptr, DECAY)
+                competes &= is_first(other_ids, theirs, other, scratch_ptr)
+                goes_before = (their_heat[None, :] == heat[:, None]) & (other_ids[None, :] < ids[:, None])
+                goes_before |= their_heat[None, :] > heat[:, None]
+                rank += tl.sum((goes_before & competes[None, :]).to(tl.int32), 1)
+            fetched = fetchable & (rank < count)
 
     if DEPTH > 0:  # first of all: the CPU takes longest
         if (num_missing > count) | (closes != 0):
-            tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, tl.where(is_left, ids, -1), mask=paired)
+            left = tl.where(missing & ~fetched, ids, -1)
+            tl.store((mail + mail_ids).to(tl.pointer_type(tl.int32)) + pair, left, mask=paired)
             tl.store((mail + mail_shares).to(tl.pointer_type(tl.float32)) + pair, shares, mask=paired)
             send(mail, sent_ptr, number, layer, tokens, KIND, pair)
         else:
@@ -179,28 +187,37 @@ def share_out_kernel(
             tl.store(sent_ptr + 2, 0)
 
     tl.debug_barrier()  # all is read
-    tl.store(heat_ptr + expert, heat, mask=known)
+    tl.store(heat_ptr + expert, decayed, mask=known)
     tl.store(count_ptr, count)
     if count > 0:
-        slot_rank = _rank(tl.where(owned, owner_heat, -1.0), free, slot)
-        emptied = free & (slot_rank < count)
-        tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=emptied & owned)
-        tl.store(scratch_ptr + expert_rank, expert, mask=fetched)
-        tl.store(scratch_ptr + EXPERTS + slot_rank, slot, mask=emptied)
-        tl.debug_barrier()
-        place = tl.arange(0, S)
-        filled = place < count
-        newcomer = tl.load(scratch_ptr + place, mask=filled, other=0)
-        target_slot = tl.load(scratch_ptr + EXPERTS + place, mask=filled, other=0)
-        target = tl.load(slots_ptr + target_slot, mask=filled, other=0)
-        tl.store(copy_sources_ptr + place, tl.load(sources_ptr + newcomer, mask=filled, other=0), mask=filled)
-        tl.store(copy_targets_ptr + place, target, mask=filled)
-        tl.store(addresses_ptr + newcomer, target, mask=filled)
-        tl.store(owners_ptr + target_slot, newcomer, mask=filled)
-    num_needed = tl.sum(needed, 0)
+        still_free = free
+        for place in range(count):
+            taken = coldest(tl.where(owned, owner_heat, -1.0), still_free, slot, S)
+            tl.store(scratch_ptr + EXPERTS + place, taken)
+            still_free &= slot != taken
+        tl.store(addresses_ptr + owner, tl.zeros((S,), tl.int64), mask=free & ~still_free & owned)
+    tl.debug_barrier()
+    tl.store(heat_ptr + ids, heat, mask=own)
+    if count > 0:
+        target_slot = tl.load(scratch_ptr + EXPERTS + rank, mask=fetched, other=0)
+        target = tl.load(slots_ptr + target_slot, mask=fetched, other=0)
+        tl.store(copy_sources_ptr + rank, tl.load(sources_ptr + ids, mask=fetched, other=0), mask=fetched)
+        tl.store(copy_targets_ptr + rank, target, mask=fetched)
+        tl.store(addresses_ptr + ids, target, mask=fetched)
+        tl.store(owners_ptr + target_slot, ids, mask=fetched)
+    num_needed = tl.sum(first.to(tl.int32), 0)
     tl.store(counters_ptr + NEEDED, tl.load(counters_ptr + NEEDED) + num_needed)
     tl.store(counters_ptr + IN_VRAM, tl.load(counters_ptr + IN_VRAM) + num_needed - num_missing)
     tl.store(counters_ptr + FETCHED, tl.load(counters_ptr + FETCHED) + count)
+
+
+@triton.jit
+def _look_up(ids, mask, addresses_ptr, sources_ptr, heat_ptr, DECAY: tl.constexpr):
+    """Of experts that are needed, where mask: which are missing, which of these can be fetched, and their new heat."""
+    missing = mask & (tl.load(addresses_ptr + ids, mask=mask, other=1) == 0)
+    fetchable = missing & (tl.load(sources_ptr + ids, mask=mask, other=0) != 0)
+    # As one operation, so that the compiler rounds alike wherever an expert is looked up.
+    return missing, fetchable, tl.fma(tl.load(heat_ptr + ids, mask=mask, other=0.0), DECAY, 1.0)
 
 
 def plain_or_quantized(inner: QuantizedRows | Tensor) -> tuple[Tensor, Tensor]:
@@ -243,13 +260,6 @@ def post_tokens(rows_ptr, scales_ptr, mail_x, numbers, QUANTIZED: tl.constexpr):
         if QUANTIZED:
             value *= tl.load(scales_ptr + at // 32, mask=inside, other=0.0)
         tl.store(x + at, value, mask=inside)
-
-
-@triton.jit
-def _rank(key, takes_part, number):
-    """How many that take part have a smaller key, or the same and a smaller number."""
-    before = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (number[None, :] < number[:, None]))
-    return tl.sum((before & takes_part[None, :]).to(tl.int32), 1)
 
 
 @triton.jit

@@ -37,7 +37,7 @@ def guess_recent(least: int, table: MissTable, ahead: Ahead) -> None:
 
 
 def _fetch_best(scores: Mapping[int, float], table: MissTable, ahead: Ahead) -> None:
-    known = [expert for expert in scores if expert < len(table.addresses)]  # not another rank's
+    known = [expert for expert in scores if 0 <= expert < len(table.addresses)]  # not another rank's
     missing = [expert for expert in known if int(table.addresses[expert]) == 0 and int(table.sources[expert])]
     best = sorted(missing, key=lambda expert: (-scores[expert], expert))[: len(ahead.slots)]
     ahead.experts.fill_(-1)
@@ -52,7 +52,7 @@ def _fetch_best(scores: Mapping[int, float], table: MissTable, ahead: Ahead) -> 
 def admit(ids: Tensor, table: MissTable, ahead: Ahead) -> None:
     """Let what was fetched ahead, and the layer needs, ids int32 [tokens, top_k], change places with the coldest of its
     slots. What it does not need is forgotten, and so is what comes while all slots are needed."""
-    chosen = {expert for expert in ids.flatten().tolist() if expert < len(table.addresses)}
+    chosen = {expert for expert in ids.flatten().tolist() if 0 <= expert < len(table.addresses)}
     table.recent.copy_(table.recent * 2 % 8)
     table.recent[sorted(chosen)] += 1
     heat = table.heat.tolist()

@@ -18,11 +18,13 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.kernels import launch
+from strata.kernels.misses.chosen import coldest, is_chosen, mark_chosen
 from strata.kernels.misses.table import Counter, MissTable
 from strata.kernels.prefetch.ahead import Ahead
 from strata.kernels.prefetch.reference import PRIOR
 from strata.kernels.triton_functions import overlap_launches
 
+TILE = tl.constexpr(16)  # pairs that are compared with all experts at a time
 PRIORS = tl.constexpr(PRIOR)
 PREFETCHED = tl.constexpr(int(Counter.PREFETCHED))
 USED, WASTED = tl.constexpr(int(Counter.PREFETCH_USED)), tl.constexpr(int(Counter.PREFETCH_WASTED))
@@ -54,7 +56,6 @@ def _guess(seen: Tensor, shares: Tensor | None, least: int, table: MissTable, ah
         seen.numel(),
         ROUTED=routed,
         LEAST=least,
-        P=max(triton.next_power_of_2(seen.numel()), 2) if routed else 0,
         **_sizes(table, ahead),
     )
 
@@ -82,17 +83,16 @@ def guess_kernel(
     LEAST: tl.constexpr,
     EXPERTS: tl.constexpr,
     AHEAD: tl.constexpr,
-    P: tl.constexpr,
     E: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """``seen``: ``ROUTED``, ids of the next layer's router, P at most; else which of the last steps needed each expert.
+    """``seen``: ``ROUTED``, ids of the next layer's router; else which of the last steps needed each expert.
     Of the likely experts that VRAM has not, those whose scores are the largest; of equal ones the first."""
     overlap_launches(EARLY)
     expert = tl.arange(0, E)
     known = expert < EXPERTS
     if ROUTED:
-        score, likely = _of_router(seen_ptr, shares_ptr, pairs, P, E)
+        score, likely = _of_router(seen_ptr, shares_ptr, pairs, E)
     else:
         score, likely = _of_history(seen_ptr, LEAST, EXPERTS, E)
     likely &= tl.load(addresses_ptr + expert, mask=known, other=1) == 0
@@ -112,14 +112,18 @@ def guess_kernel(
 
 
 @triton.jit
-def _of_router(ids_ptr, shares_ptr, pairs, P: tl.constexpr, E: tl.constexpr):
+def _of_router(ids_ptr, shares_ptr, pairs, E: tl.constexpr):
     """Of each expert [E] the sum of the tokens' shares, and whether a token takes it."""
-    pair = tl.arange(0, P)
-    paired = pair < pairs
-    ids = tl.load(ids_ptr + pair, mask=paired, other=-1)
-    shares = tl.load(shares_ptr + pair, mask=paired, other=0.0)
-    chosen = ids[:, None] == tl.arange(0, E)[None, :]
-    return tl.sum(tl.where(chosen, shares[:, None], 0.0), 0), tl.max(chosen.to(tl.int32), 0) > 0
+    expert = tl.arange(0, E)
+    score, likely = tl.zeros((E,), tl.float32), expert < 0
+    for begin in range(0, pairs, TILE):
+        pair = begin + tl.arange(0, TILE)
+        ids = tl.load(ids_ptr + pair, mask=pair < pairs, other=-1)
+        shares = tl.load(shares_ptr + pair, mask=pair < pairs, other=0.0)
+        chosen = ids[:, None] == expert[None, :]
+        score += tl.sum(tl.where(chosen, shares[:, None], 0.0), 0)
+        likely |= tl.max(chosen.to(tl.int32), 0) > 0
+    return score, likely
 
 
 @triton.jit
@@ -146,6 +150,7 @@ def admit(ids: Tensor, table: MissTable, ahead: Ahead) -> None:
         ahead.slots,
         ahead.experts,
         table.counters,
+        table.scratch,
         ids.numel(),
         SLOTS=num_slots,
         P=max(triton.next_power_of_2(ids.numel()), 2),
@@ -166,6 +171,7 @@ def admit_kernel(
     ahead_slots_ptr,
     ahead_experts_ptr,
     counters_ptr,
+    scratch_ptr,
     pairs,
     EXPERTS: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -179,34 +185,36 @@ def admit_kernel(
     overlap_launches(EARLY)
     pair = tl.arange(0, P)
     ids = tl.load(ids_ptr + pair, mask=pair < pairs, other=-1)
+    own = (ids >= 0) & (ids < EXPERTS)  # not another rank's
+    mark_chosen(ids, own, pair, scratch_ptr)
+    recent = tl.load(recent_ptr + ids, mask=own, other=0)
     expert = tl.arange(0, E)
     known = expert < EXPERTS
-    needed = tl.max((ids[:, None] == expert[None, :]).to(tl.int32), 0)
-    recent = tl.load(recent_ptr + expert, mask=known, other=0)
-    tl.store(recent_ptr + expert, recent * 2 % 8 + needed, mask=known)
-
+    aged = tl.load(recent_ptr + expert, mask=known, other=0) * 2 % 8
     slot = tl.arange(0, S)
     there = slot < SLOTS
     owner = tl.load(owners_ptr + slot, mask=there, other=-1)
     owned = owner >= 0
     place = tl.load(slots_ptr + slot, mask=there, other=0)
     heat = tl.load(heat_ptr + owner, mask=owned, other=-1.0)
-    used = tl.max((ids[:, None] == owner[None, :]).to(tl.int32), 0) > 0
-    free = there & ~(used & owned)
     number = tl.arange(0, A)
     coming = number < AHEAD
     arrived = tl.load(ahead_experts_ptr + number, mask=coming, other=-1)
     spare = tl.load(ahead_slots_ptr + number, mask=coming, other=0)
     tl.debug_barrier()
+    tl.store(recent_ptr + expert, aged, mask=known)
+    free = there & ~is_chosen(owner, owned, ids_ptr, pairs, scratch_ptr)
+    welcome = is_chosen(arrived, arrived >= 0, ids_ptr, pairs, scratch_ptr)
+    tl.debug_barrier()
+    tl.store(recent_ptr + ids, recent * 2 % 8 + 1, mask=own)
 
     former = owner
     for index in tl.static_range(AHEAD):
         mine = number == index
         newcomer = tl.sum(tl.where(mine, arrived, 0), 0)
         newcomer_place = tl.sum(tl.where(mine, spare, 0), 0)
-        wanted = (newcomer >= 0) & (tl.sum((ids == newcomer).to(tl.int32), 0) > 0)
-        coldest = tl.min(tl.where(free, heat, float("inf")), 0)
-        taken = tl.min(tl.where(free & (heat == coldest), slot, S), 0)
+        wanted = tl.max((mine & welcome).to(tl.int32), 0) > 0
+        taken = coldest(heat, free, slot, S)
         swapped = (slot == taken) & wanted
         spare = tl.where(mine & wanted & (taken < S), tl.sum(tl.where(swapped, place, 0), 0), spare)
         place = tl.where(swapped, newcomer_place, place)
