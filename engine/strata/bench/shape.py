@@ -18,7 +18,7 @@ from strata.plan.hardware import num_cpus
 from strata.plan.shape import Role, TensorSpec, needed
 from strata.store import manifest as manifests
 from strata.store.directories import expanded
-from strata.store.files import read_json
+from strata.store.files import is_file, read_json
 from strata.store.manifest import Contents, stored_tensors
 from strata.store.plan import plan
 from strata.store.progress import Phases
@@ -77,7 +77,7 @@ def write_shape(
 def _read_table(name: str, num_layers: int | None) -> dict[str, Any]:
     """The keys of the config.json that the store is to have."""
     path = find_shape(name) or expanded(name)
-    if not path.is_file():
+    if not is_file(path):
         raise OptionError(f"{name!r} is no shape; give the path of a config.json, or one of {', '.join(SHAPES)}")
     # What the publisher's weights are packed in is not what these are in.
     table = {key: value for key, value in read_json(path).items() if key not in ("quantization_config", manifests.KEY)}

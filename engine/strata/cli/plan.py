@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print tables, or JSON."""
     from strata.plan.estimate import estimate
     from strata.plan.tables import as_dict, fit_table, parts_table, speed_table
+    from strata.store.files import is_file
     from strata.store.peek import find_public, peek
 
     machine = _machine(arguments)
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if find_public(name) is None:
         if isinstance(parse_name(name), HubName):
             require("huggingface-hub", "gguf", "numpy")
-        elif not name.endswith(".json") and not Path(name, "config.json").is_file():
+        elif not name.endswith(".json") and not is_file(Path(name, "config.json")):
             require("gguf", "numpy")
     peeked = peek(name)
     model = peeked.model

@@ -17,8 +17,9 @@ def default_cache_dir() -> Path:
 
 
 def nearest_existing(path: Path) -> Path:
-    """The path itself, or the nearest directory above it: what has the room for it before anything is written there."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    """The path itself, or the nearest directory above it: what has the room for it before anything is written there.
+    What a locked directory holds is not there."""
+    return next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110  that of pathlib raises
 
 
 def expanded(path: Path | str) -> Path:

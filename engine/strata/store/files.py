@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from strata.errors import CheckpointError
 
 
+def is_file(path: Path) -> bool:
+    """Whether it is a regular file; raises CheckpointError where that cannot be told, as in a locked directory."""
+    try:
+        return S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        return False
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; raises CheckpointError naming it."""
-    if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
-        raise CheckpointError(f"{path} is no regular file")
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
+            raise CheckpointError(f"{path} is no regular file")
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -27,7 +38,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_json_if_there(path: Path) -> dict[str, Any]:
     """As ``read_json``; empty where there is no such file."""
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if is_file(path) else {}
 
 
 def write_json(path: Path, table: Mapping[str, Any]) -> None:
@@ -42,7 +53,7 @@ def load_tokenizer(path: Path) -> Any:
     """
     from tokenizers import Tokenizer
 
-    if not path.is_file():
+    if not is_file(path):
         raise CheckpointError(
             f"{path} is missing: a fast tokenizer is needed beside the weights. Fetch it with the checkpoint, or make "
             "one from its other tokenizer files with Hugging Face's AutoTokenizer and save_pretrained"

@@ -42,7 +42,7 @@ def resolve(
     store = _resolve(source, dtype, cache, progress, refresh=refresh)
     if store.parent == cache.resolve() or store.parent == cache:
         mark_used(store)
-    if days is not None and cache.is_dir():
+    if days is not None:
         remove_unused(cache, days)
     return store
 

@@ -11,7 +11,7 @@ from strata.config.public import SHAPES, find_shape
 from strata.errors import CheckpointError, UnsupportedModelError
 from strata.plan.known import PUBLISHED
 from strata.plan.shape import Role, needed
-from strata.store.files import read_json
+from strata.store.files import is_file, read_json
 from strata.store.manifest import KEY, Manifest
 from strata.store.sources import open_source, source_path
 from strata.store.sources.hub import fetch_shape
@@ -59,7 +59,7 @@ def find_public(source: str) -> Path | None:
 def peek_at(path: Path) -> Peek:
     """As ``peek``, of what is here."""
     config = path if path.suffix == ".json" else path / "config.json"
-    return _peek_at_config(config) if config.is_file() else _peek_at_checkpoint(path)
+    return _peek_at_config(config) if is_file(config) else _peek_at_checkpoint(path)
 
 
 def _peek_at_config(path: Path) -> Peek:

@@ -20,7 +20,7 @@ from strata.plan.units import format_bytes
 from strata.quant import QuantizedTensor
 from strata.quant.base import Tensor
 from strata.store import manifest as manifests
-from strata.store.files import read_json, read_json_if_there
+from strata.store.files import is_file, read_json, read_json_if_there
 from strata.store.layout import ExpertLayout, Weight, part_bytes
 from strata.store.lease import Lease
 from strata.store.manifest import Manifest
@@ -56,7 +56,7 @@ class Store:
         path = Path(path)
         lease = Lease(path)
         origin = path / "config.json"
-        if not origin.is_file():
+        if not is_file(origin):
             raise CheckpointError(f"{path} is not a store: it has no config.json. A model is {ACCEPTED}")
         table = read_json(origin)
         if manifests.KEY not in table:
@@ -70,7 +70,7 @@ class Store:
         shapes |= {spec.name: spec.shape for spec in specs if spec.expert is not None or spec.role is Role.NGRAMS}
         check(config, shapes, origin=str(path))
         for file in TOKENIZER_FILES:
-            if not (path / file).is_file():
+            if not is_file(path / file):
                 raise altered(path, file, "the file is missing")
         for shard in manifest.shards:
             try:

@@ -49,7 +49,14 @@ def remove_unused(cache: Path, days: int) -> None:
     What cannot be removed is said in the log, no more: another start tries again.
     """
     oldest = time.time() - days * _DAY_SECONDS
-    for path in sorted([*cache.iterdir(), *_downloads(cache)]):
+    try:
+        found = sorted([*cache.iterdir(), *_downloads(cache)])
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("%s cannot be looked through for what nobody uses: %s", cache, error.strerror or error)
+        return
+    for path in found:
         try:
             if path.name.endswith(REMOVED):
                 shutil.rmtree(path)  # by a process that was ended in the middle of it

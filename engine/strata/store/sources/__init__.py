@@ -11,7 +11,7 @@ from typing import Any
 
 from strata.config.model_name import ACCEPTED, BuiltinName, HubName, LocalName, UrlName, parse_name
 from strata.errors import CheckpointError
-from strata.store.files import read_json
+from strata.store.files import is_file, read_json
 from strata.store.progress import Phases, silent
 from strata.store.sources import web
 from strata.store.sources.base import Source
@@ -31,6 +31,8 @@ def source_path(name: BuiltinName | LocalName | UrlName) -> Path:
     try:
         path = Path(name.path).expanduser()
         mode = path.stat().st_mode
+    except PermissionError as error:
+        raise CheckpointError(f"{name.path} cannot be read: {error.strerror}") from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: no such home; ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(f"{name.path!r} is no model: {reason}. A model is {ACCEPTED}") from error
@@ -77,10 +79,10 @@ def obtain(source: str, progress: Phases = silent) -> Obtained:
 
 def source_files(path: Path) -> list[Path]:
     """The files that make the checkpoint, sorted: what a cached store of it depends on."""
-    if path.is_file():
-        return [part for part in part_paths(path) if part.is_file()]
+    if is_file(path):
+        return [part for part in part_paths(path) if is_file(part)]
     return sorted(
-        file for pattern in ("*.json", "*.safetensors", "*.jinja") for file in path.glob(pattern) if file.is_file()
+        file for pattern in ("*.json", "*.safetensors", "*.jinja") for file in path.glob(pattern) if is_file(file)
     )
 
 
@@ -90,7 +92,7 @@ def open_source(path: Path, generation_config: Mapping[str, Any] = MappingProxyT
     generation_config: for a source that has no such file of its own.
     """
     check_files(path)
-    if path.is_file():
+    if is_file(path):
         from strata.store.sources.gguf import GGUFSource
 
         return GGUFSource(path, generation_config)
@@ -101,14 +103,17 @@ def open_source(path: Path, generation_config: Mapping[str, Any] = MappingProxyT
 
 def check_files(path: Path) -> None:
     """Raise CheckpointError unless the file or directory looks like a checkpoint; reads no weights."""
-    if path.is_file():
+    if is_file(path):
         check_magic(path)
-    elif not (path / "config.json").is_file() or not any(path.glob("*.safetensors*")):
+    elif not is_file(path / "config.json") or not any(path.glob("*.safetensors*")):
         raise CheckpointError(f"{path} is not a model: {_found(path)}. A model is {ACCEPTED}")
 
 
 def _found(path: Path) -> str:
-    names = sorted(entry.name for entry in path.iterdir())
+    try:
+        names = sorted(entry.name for entry in path.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     ggufs = [name for name in names if name.endswith(".gguf")]
     if ggufs:
         return f"it holds {', '.join(ggufs)}; give the path of the .gguf file itself"

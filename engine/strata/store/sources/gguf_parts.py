@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strata.errors import CheckpointError
+from strata.store.files import is_file
 from strata.store.sources.base import WHOLE
 from strata.store.sources.gguf_file import GGUFFile, TensorInfo
 
@@ -68,7 +69,7 @@ def _opened(given: GGUFFile, count: int) -> list[GGUFFile]:
             f"{given.path} is one of the {count} parts of a split GGUF, which are named "
             f"NAME-00001-of-{count:05d}.gguf and so on; give them these names, beside each other"
         )
-    missing = [path.name for path in paths if not path.is_file()]
+    missing = [path.name for path in paths if not is_file(path)]
     if missing:
         raise CheckpointError(
             f"{given.path} is one of {count} parts; missing beside it: {', '.join(missing[:8])}. Fetch all parts"

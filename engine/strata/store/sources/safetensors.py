@@ -10,7 +10,7 @@ from typing import Any
 from strata.config import read_hf_config
 from strata.plan.shape import needed
 from strata.quant.base import QuantizedTensor, Tensor
-from strata.store.files import load_tokenizer, read_json, read_json_if_there, write_json
+from strata.store.files import is_file, load_tokenizer, read_json, read_json_if_there, write_json
 from strata.store.sources import names
 from strata.store.sources.base import WHOLE, SourceTensor
 from strata.store.sources.safetensors_files import SafetensorsFiles
@@ -56,7 +56,7 @@ class SafetensorsSource:
         shutil.copyfile(self._path / "tokenizer.json", directory / "tokenizer.json")
         config = read_json_if_there(self._path / "tokenizer_config.json")
         template = self._path / "chat_template.jinja"  # newer checkpoints keep it in a file of its own
-        if template.is_file():
+        if is_file(template):
             config["chat_template"] = template.read_text(encoding="utf-8")
         elif isinstance(config.get("chat_template"), list):  # several by name; "default" is for chat
             entries = [entry for entry in config["chat_template"] if isinstance(entry, dict)]

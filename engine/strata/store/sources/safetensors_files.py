@@ -8,7 +8,7 @@ from typing import Any
 
 from strata.errors import CheckpointError
 from strata.quant.base import Tensor
-from strata.store.files import read_json
+from strata.store.files import is_file, read_json
 from strata.store.sources.base import INDEX, SINGLE, WHOLE, SourceTensor
 
 # The library maps a file, and what was read of it stays in memory as long as the map: it is renewed after these bytes.
@@ -26,7 +26,7 @@ class SafetensorsFiles:
         self._read_bytes = 0  # of it since it was mapped
         index: dict[str, str] = {}
         files = [SINGLE]
-        if not (path / SINGLE).is_file():
+        if not is_file(path / SINGLE):
             index = self._index()
             files = sorted(set(index.values())) or [file.name for file in path.glob("*.safetensors")]
         for file in files:
@@ -89,7 +89,7 @@ class SafetensorsFiles:
     def _index(self) -> dict[str, str]:
         """The file of each tensor; empty where one file that is named otherwise is all there is."""
         path = self.path / INDEX
-        if not path.exists():
+        if not is_file(path):
             if len(list(self.path.glob("*.safetensors"))) == 1:  # AutoGPTQ's: gptq_model-4bit-128g.safetensors
                 return {}
             raise CheckpointError(f"{self.path} has neither {SINGLE} nor {INDEX}; fetch the checkpoint again")
@@ -111,7 +111,7 @@ class SafetensorsFiles:
 def _open(path: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
+    if not is_file(path):
         raise CheckpointError(f"{path} is missing; fetch the checkpoint again")
     try:
         return safe_open(str(path), framework="pt")

@@ -21,7 +21,7 @@ from typing import Any
 from strata.config.model_name import UrlName
 from strata.errors import CheckpointError, StorageError, UnfetchedError
 from strata.store.directories import default_cache_dir
-from strata.store.files import read_json_if_there, write_json
+from strata.store.files import is_file, read_json_if_there, write_json
 from strata.store.progress import Phases, counter, phase
 from strata.store.target import lock
 
@@ -50,7 +50,7 @@ def place(name: UrlName) -> Path:
 def found(name: UrlName) -> Path:
     """The file that is here. Raises UnfetchedError."""
     path = place(name)
-    if not path.is_file():
+    if not is_file(path):
         raise UnfetchedError(f"{name} tells its shape itself, and it is not here yet: `strata fetch {name}`")
     return path
 
