@@ -127,3 +127,4 @@ def test_a_model_without_experts(
     monkeypatch.setenv("STRATA_CACHE_DIR", str(tmp_path / "cache"))
     assert main(["calibrate", str(write_checkpoint(tmp_path / "dense"))]) == 2
     assert "has no routed experts" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists(), "nothing is converted before that is known"

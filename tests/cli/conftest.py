@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import strata as package
+from tests.runner.conftest import no_card
 from tests.server.conftest import direct, encode, family_store, live, make_engine, store
 
-__all__ = ["direct", "encode", "family_store", "live", "make_engine", "store"]
+__all__ = ["direct", "encode", "family_store", "live", "make_engine", "no_card", "store"]
 
 COMMAND = [sys.executable, "-m", "strata.cli.main"]
 

@@ -21,9 +21,10 @@ from strata.cli.serve import access_through, default_name, ready_message
 from strata.cli.serve_options import engine_config
 from strata.config import ARCHITECTURES
 from strata.config.model_name import BuiltinName
+from strata.engine.client import EngineClient
 from strata.engine.fake import FakeEngine
 from strata.engine.load import load_engine
-from strata.errors import OptionError, UsageError
+from strata.errors import HardwareError, OptionError, UsageError
 from strata.server.keys import ApiKeys
 from strata.server.service import Service
 from strata.store.sources.builtin import builtin_path
@@ -324,6 +325,28 @@ def test_a_port_in_use_is_known_before_the_model_is_looked_at(capsys: pytest.Cap
     error = capsys.readouterr().err
     assert f"port {port} on 127.0.0.1 is in use" in error
     assert "/no/such/model" not in error
+
+
+def test_a_model_that_is_not_there_is_known_before_the_engine_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(EngineClient, "start", lambda client: pytest.fail("the engine's process starts"))
+    for path, words in ((tmp_path / "nowhere", "No such file"), (tmp_path, "it is empty")):
+        assert main(["serve", str(path), "--port", "0"]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_card")
+def test_a_card_that_is_not_there_is_known_before_anything_is_converted(cache: Path, tmp_path: Path) -> None:
+    model = str(write_checkpoint(tmp_path / "model"))
+    for command, run in (
+        (["serve"], lambda arguments: load_engine(engine_config(arguments))),
+        (["bench", "decode"], lambda arguments: arguments.run(arguments)),
+    ):
+        arguments = build_parser().parse_args([*command, model, "--device", "cuda"])
+        with pytest.raises(HardwareError, match="device 'cuda' was asked for"):
+            run(arguments)
+        assert not cache.exists(), command
 
 
 def test_an_address_of_another_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

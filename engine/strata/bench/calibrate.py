@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from strata.bench.loaded import open_model, table
 from strata.config import DeviceConfig
-from strata.errors import OptionError
+from strata.errors import OptionError, UnfetchedError
 from strata.experts.splits import most_of_one
 from strata.plan.units import format_bytes
 
@@ -113,11 +113,14 @@ def run(
 
     Raises UsageError where there is nothing to share, or when an argument is at fault.
     """
+    from strata.runner.device import check_device
     from strata.store.locate import resolve
     from strata.store.reader import Store
 
-    store = Store.open(resolve(source, dtype, progress=progress))
     device = DeviceConfig(expert_vram_bytes=expert_vram_bytes, hugepages=hugepages, calibrate_anew=True)
+    _check_shape(source)
+    check_device(device)
+    store = Store.open(resolve(source, dtype, progress=progress))
     least = _check(store, source, device)
     if expert_vram_bytes is None:
         device = replace(device, expert_vram_bytes=least)
@@ -147,6 +150,18 @@ def run(
         )
     finally:
         runner.model.tier.close()
+
+
+def _check_shape(source: str) -> None:
+    """Raises OptionError where the model is known to have no routed experts before it is fetched and converted."""
+    from strata.store.peek import peek
+
+    try:
+        model = peek(source).model
+    except UnfetchedError:
+        return
+    if model.experts is None:
+        raise OptionError(f"{source!r} has no routed experts: there is nothing to calibrate")
 
 
 def _check(store: Store, source: str, device: DeviceConfig) -> int:

@@ -58,12 +58,14 @@ def open_model(
     """
     spin_briefly()
     from strata.config.engine import DTYPES
+    from strata.runner.device import check_device
     from strata.runner.runner import Runner
     from strata.store.locate import resolve
     from strata.store.reader import Store
 
     if dtype not in DTYPES:
         raise OptionError(f"dtype is {dtype!r}; one of {', '.join(DTYPES)} is needed")
+    check_device(device)
     store = Store.open(resolve(source, dtype, progress=progress))
     cache = CacheConfig()
     config = EngineConfig(

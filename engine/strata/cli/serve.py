@@ -56,9 +56,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Bind the port, then start the engine, so that a port in use is known before the model is loaded."""
+    """Bind the port, look for the model, then start the engine: what is wrong with either is known at once."""
     config = engine_config(arguments)
     require()
+
+    from strata.store.locate import check_source
+
     keys = _api_keys(arguments)
     traces = tracing(arguments.otlp_endpoint)
     with listen(arguments.host, arguments.port) as listener:
@@ -66,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.log_level != "debug":
             logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
+        check_source(config.model)
         access = access_through(listener, keys, arguments.allowed_origins)
 
         import uvloop

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from strata.config import EngineConfig
 from strata.engine.messages import LoadProgress
 from strata.engine.process import Report
-from strata.store.locate import resolve
+from strata.store.locate import check_source, resolve
 from strata.store.reader import Store
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ def load_engine(config: EngineConfig, report: Report = lambda progress: None) ->
     def progress(phase: str, done: int, total: int) -> None:
         report(LoadProgress(phase, done, total))
 
+    check_source(config.model)
+    if config.device.device == "cuda":  # before gigabytes are fetched and converted for nothing
+        from strata.runner.device import check_device
+
+        check_device(config.device)
     path = resolve(config.model, config.dtype, progress=progress)
     store = Store.open(path)
     if store.dtype != config.dtype:

@@ -43,11 +43,9 @@ def probe(device: torch.device) -> None:
             raise EngineError(f"the card does not answer: {error}") from error
 
 
-def open_device(config: DeviceConfig) -> Device:
-    """The device that ``config`` asks for ("auto": the first card, else the CPU), with its threads set.
-
-    Raises HardwareError when a card is asked for and there is none, OptionError for a number out of range.
-    """
+def check_device(config: DeviceConfig) -> None:
+    """Raise HardwareError when a card is asked for and there is none, OptionError for a number out of range. Nothing is
+    opened: that may be long before a model is there to run."""
     for name, value, allowed in (
         ("device", config.device, DEVICES),
         ("expert_placement", config.expert_placement, EXPERT_PLACEMENTS),
@@ -67,8 +65,7 @@ def open_device(config: DeviceConfig) -> Device:
         raise OptionError(
             f"pipeline_depth is {config.pipeline_depth}; {PIPELINE_DEPTHS[0]} to {PIPELINE_DEPTHS[-1]} is needed"
         )
-    torch.set_num_threads(config.num_threads or num_cpus())
-    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+    if _is_cpu(config):
         if config.hugepages != "off":
             raise OptionError(
                 f"hugepages is {config.hugepages!r}: that is for experts beside a GPU, and the model runs on the CPU, "
@@ -76,8 +73,7 @@ def open_device(config: DeviceConfig) -> Device:
             )
         if config.vram_bytes is not None:
             raise OptionError("vram_bytes is given, and the model runs on the CPU; leave it out, or choose a card")
-        return Device(torch.device("cpu"), "cpu")
-    if not torch.cuda.is_available():
+    elif not torch.cuda.is_available():
         built = f"torch {torch.__version__} sees none"
         if torch.version.cuda is None:
             built = f"torch {torch.__version__} is built without CUDA"
@@ -85,6 +81,15 @@ def open_device(config: DeviceConfig) -> Device:
             f"device 'cuda' was asked for, but {built}: check nvidia-smi and that the container has a card, "
             "or choose device 'cpu'"
         )
+
+
+def open_device(config: DeviceConfig) -> Device:
+    """The device that ``config`` asks for ("auto": the first card, else the CPU), with its threads set. Raises what
+    ``check_device`` does, and OptionError for more memory than the card has."""
+    check_device(config)
+    torch.set_num_threads(config.num_threads or num_cpus())
+    if _is_cpu(config):
+        return Device(torch.device("cpu"), "cpu")
     keep_kernels(default_cache_dir() / "triton")
     name, asked = f"cuda ({torch.cuda.get_device_name(0)})", config.vram_bytes
     if asked is None:
@@ -94,6 +99,10 @@ def open_device(config: DeviceConfig) -> Device:
         raise OptionError(f"vram_bytes is {asked}; the card has {total}: give as much or less, or leave it out")
     torch.cuda.set_per_process_memory_fraction(asked / total, 0)  # what the plan got wrong shows, as it would there
     return Device(torch.device("cuda", 0), f"{name} with {format_bytes(asked)}", asked)
+
+
+def _is_cpu(config: DeviceConfig) -> bool:
+    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
 
 
 def keep_kernels(directory: Path) -> None:

@@ -7,16 +7,27 @@ import os
 from pathlib import Path
 
 from strata import quant
-from strata.config.model_name import HubName, parse_name
+from strata.config.model_name import HubName, UrlName, parse_name
 from strata.errors import StorageError
 from strata.store.convert import convert, is_current_store, is_store
 from strata.store.directories import default_cache_dir, expanded
 from strata.store.manifest import FORMAT_VERSION
 from strata.store.progress import Phases, silent
-from strata.store.sources import obtain
+from strata.store.sources import check_files, obtain, source_path
 from strata.store.sources.hub_cache import endpoint
 from strata.store.superseded import remove_superseded
 from strata.store.unused import keep_days, mark_used, remove_unused
+
+
+def check_source(source: str) -> None:
+    """Raise CheckpointError unless what the user names looks like a model, as far as it is here: of what is on the Hub
+    or a web server nothing is known yet."""
+    name = parse_name(source)
+    if isinstance(name, HubName | UrlName):
+        return
+    path = source_path(name)
+    if not is_store(path):
+        check_files(path)
 
 
 def resolve(
