@@ -8,9 +8,10 @@ from math import ceil
 
 from strata.config import EngineConfig
 from strata.errors import HardwareError
+from strata.plan.budget import plan_memory
 from strata.plan.expect import Place, expect_decode
 from strata.plan.known import Shape
-from strata.plan.memory import DeviceMemory, MemoryPlan, plan_memory, size_memory
+from strata.plan.memory import DeviceMemory, MemoryPlan, size_memory
 from strata.plan.parts import WeightParts, weight_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.plan.speed import Rates, Shares, StepTime, roofline, step_bytes

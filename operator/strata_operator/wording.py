@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from strata.plan.memory import MORE_MEMORY
+from strata.plan.budget import MORE_MEMORY
 from strata.plan.units import format_bytes
 from strata_operator.api.figures import IN_BYTES, Loading
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from strata.config import EngineConfig, ModelConfig, SchedulerConfig, read_hf_config
 from strata.kernels.select import kernels_for
 from strata.models import registry
-from strata.plan.memory import DeviceMemory, plan_memory
+from strata.plan.budget import plan_memory
+from strata.plan.memory import DeviceMemory
 from strata.quant import QuantizedTensor
 from strata.runner.device import Device
 from strata.runner.load import make_caches

@@ -11,10 +11,11 @@ import pytest
 
 from strata.config import DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from strata.errors import HardwareError, OptionError
+from strata.plan.budget import plan_memory
 from strata.plan.cards import CARDS, find_card, pcie_gbps
 from strata.plan.estimate import estimate
 from strata.plan.fit import HOST_SHARE, Fit, Machine, fit
-from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, kv_token_bytes, plan_memory
+from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, kv_token_bytes
 from strata.plan.parts import loaded_parts
 from strata.plan.placement import MIN_SLOTS
 from strata.plan.speed import Rates, Shares

@@ -27,6 +27,7 @@ from strata.kernels.attention import sdpa, tuning
 from strata.kernels.delta_rule import cpu, prefill
 from strata.kernels.linear import reference as linear
 from strata.plan import memory, states
+from strata.plan.budget import budget_table, plan_memory
 from strata.plan.memory import (
     ADJUSTED_BYTES,
     CPU_KV_SHARE,
@@ -34,10 +35,8 @@ from strata.plan.memory import (
     DeviceMemory,
     MemoryPlan,
     advise,
-    budget_table,
     gathered_positions,
     kv_token_bytes,
-    plan_memory,
     workspace_bytes,
 )
 from strata.plan.parts import loaded_parts

@@ -16,7 +16,8 @@ from strata.kernels.layer import Heads, Kernels, Rotation
 from strata.kernels.matrix import Norm
 from strata.kernels.operations import REFERENCE
 from strata.models.decoder import Decoder
-from strata.plan.memory import DeviceMemory, MemoryPlan, plan_memory
+from strata.plan.budget import plan_memory
+from strata.plan.memory import DeviceMemory, MemoryPlan
 from strata.plan.states import state_bytes
 from strata.runner.device import Device
 from strata.runner.load import make_caches

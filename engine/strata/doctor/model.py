@@ -11,8 +11,9 @@ from strata.config.model_name import HubName, parse_name
 from strata.doctor.finding import Finding, Level, fail, ok, warn
 from strata.doctor.host import check_disk
 from strata.errors import HardwareError, StrataError, UnfetchedError
+from strata.plan.budget import plan_memory
 from strata.plan.estimate import KV_BYTES
-from strata.plan.memory import DeviceMemory, plan_memory
+from strata.plan.memory import DeviceMemory
 from strata.plan.parts import loaded_parts, weight_parts
 from strata.plan.shape import check
 from strata.plan.units import format_bytes

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from strata.config import EngineConfig, ModelConfig
 from strata.plan.advice import Fits, Way, find_ways
-from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, explain, size_memory
+from strata.plan.budget import explain
+from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, size_memory
 from strata.plan.parts import WeightParts, loaded_parts, weight_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, fixed_slots, plan_experts
 from strata.plan.speed import Rates, Shares

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from strata.config import EngineConfig, ModelConfig
 from strata.config.engine import STATE_CACHE_SHARE
-from strata.errors import HardwareError, OptionError
+from strata.errors import OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
 from strata.plan.parts import loaded_parts
 from strata.plan.states import state_bytes, step_seqs_bytes, step_token_bytes
 from strata.plan.step import step_choices
-from strata.plan.units import format_bytes
 
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
 # tokenizer and the page cache of the weights' files live there too.
@@ -30,8 +29,6 @@ HEADROOM_BYTES = 1 << 30
 # Positions whose keys and values one attention call gathers for decoding sequences, padding included, if there are more
 # sequences than one. 128 MiB for 8 KV heads of 128 in bf16: enough to fill a card, and little beside its memory.
 MAX_GATHERED_POSITIONS = 32_768
-
-MORE_MEMORY = "of memory (the container's limit, or other processes' use)"  # what a CPU lacks
 
 # Entries of the sampler's lists of penalties and biases that a device works on at a time, and the bytes of one: place,
 # divisor, addend, and six numbers on the way to the new logit.
@@ -209,36 +206,10 @@ def _attention_elements(model: ModelConfig, config: EngineConfig, length: int, d
     return tokens * (sum(seen) + max(seen)) + 2 * pages + 2 * gathered * model.num_kv_heads * SINK_DIMS
 
 
-def plan_memory(
-    model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
-) -> MemoryPlan:
-    """Size the KV cache: the tokens asked for, else what the budget leaves, at most ``max_num_seqs`` sequences of
-    ``max_model_len``. Each of ``max_num_seqs`` sequences has a state where layers have linear attention, and the prefix
-    cache keeps some as far as one sequence's keys and values leave room.
-
-    ``weight_bytes``: what the weights, in ``config.dtype``, take of the memory. Raises HardwareError when it does not
-    fit, OptionError when ``num_kv_tokens`` is less than one sequence of ``max_model_len``; both say what would.
-    """
-    plan = size_memory(model, config, memory, weight_bytes, element_bytes)
-    if plan.fits:
-        return plan
-    ways = advise(model, config, memory=memory, weight_bytes=weight_bytes, element_bytes=element_bytes)
-    if plan.holds_one_sequence:
-        raise HardwareError(explain(plan, config, ways))
-    too_few = f"num_kv_tokens is {config.cache.num_kv_tokens}, less than max_model_len {plan.max_model_len}"
-    if ways:
-        raise OptionError(f"{too_few}. {_what_fits(plan, ways)}")
-    without = replace(config, cache=replace(config.cache, num_kv_tokens=None))
-    try:
-        return plan_memory(model, without, memory=memory, weight_bytes=weight_bytes, element_bytes=element_bytes)
-    except HardwareError as error:
-        raise HardwareError(f"{too_few}; without it, {error}") from None
-
-
 def advise(
     model: ModelConfig, config: EngineConfig, *, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> list[Way]:
-    """Changes that make it fit, for arguments with which ``plan_memory`` says that it does not."""
+    """Changes that make it fit, for arguments of which ``size_memory`` makes a plan that does not."""
 
     def size(changed: EngineConfig) -> MemoryPlan:
         weights = weight_bytes
@@ -254,8 +225,13 @@ def advise(
 def size_memory(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
-    """What ``plan_memory`` judges: the plan, whether it fits or not. Steps have as many tokens as fit, of those that
-    suit the device."""
+    """Size the KV cache: the tokens asked for, else what the budget leaves, at most ``max_num_seqs`` sequences of
+    ``max_model_len``. Each of ``max_num_seqs`` sequences has a state where layers have linear attention, and the prefix
+    cache keeps some as far as one sequence's keys and values leave room. Steps have as many tokens as fit, of those
+    that suit the device.
+
+    ``weight_bytes``: what the weights, in ``config.dtype``, take of the memory. The plan may not fit.
+    """
     plans = (
         _size(model, choice, memory, weight_bytes, element_bytes)
         for choice in step_choices(config, memory.device, memory.total_bytes)
@@ -311,65 +287,3 @@ def _snapshot_bytes(config: EngineConfig, kv_room: int, of_state: int) -> int:
         return 0
     asked = config.cache.state_cache_bytes
     return max(of_state, int(STATE_CACHE_SHARE * kv_room)) if asked is None else asked
-
-
-def explain(plan: MemoryPlan, config: EngineConfig, ways: list[Way]) -> str:
-    """Why a plan does not fit, and what would."""
-    return f"{_shortage(plan, config)}. {_what_fits(plan, ways)}"
-
-
-def _shortage(plan: MemoryPlan, config: EngineConfig) -> str:
-    what = f"{plan.num_kv_tokens} tokens of KV cache"
-    if config.cache.num_kv_tokens is None:
-        what = f"one sequence of max_model_len {plan.max_model_len}"
-    takers = [f"weights take {format_bytes(plan.weight_bytes)}"]
-    if plan.num_states:
-        takers.append(f"states of {plan.num_states} sequences {format_bytes(plan.states_bytes)}")
-    left = plan.capacity_bytes - plan.weight_bytes - plan.workspace_bytes - plan.states_bytes
-    return (
-        f"{plan.device} has not the memory for {what}: {format_bytes(plan.kv_bytes)} are needed; of "
-        f"{format_bytes(plan.capacity_bytes)} that Strata may fill, {', '.join(takers)} and workspace "
-        f"{format_bytes(plan.workspace_bytes)}, which leaves {format_bytes(max(0, left))}"
-    )
-
-
-def _what_fits(plan: MemoryPlan, ways: list[Way]) -> str:
-    listed = [" and ".join(map(str, way)) for way in ways]
-    if plan.holds_one_sequence:
-        where = "on the card" if plan.device == "cuda" else MORE_MEMORY
-        listed.append(f"{format_bytes(-plan.free_bytes, round_up=True)} more for Strata {where}")
-    return f"What fits: {', or '.join(listed)}"
-
-
-def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
-    """Lines of a table that says where the bytes go."""
-    model = plan.model
-    rows = [
-        ("weights", plan.weight_bytes, ""),
-        (
-            "KV cache",
-            plan.kv_bytes,
-            f"{plan.num_kv_tokens} tokens in blocks of {plan.block_size}; "
-            f"{plan.num_kv_tokens / plan.max_model_len:.1f} sequences of {plan.max_model_len}",
-        ),
-        (
-            "per token",
-            kv_token_bytes(model, plan.element_bytes),
-            f"2 x {model.num_kv_layers} layers x {model.num_kv_heads} KV heads x {model.head_dim} x "
-            f"{plan.element_bytes} bytes" + ("; sliding windows count in full" if any(model.kv_windows) else ""),
-        ),
-        *_states_row(plan),
-        ("workspace", plan.workspace_bytes, "at most, in a step"),
-        ("free", plan.free_bytes, ""),
-        ("budget", plan.capacity_bytes, f"on {plan.device}"),
-    ]
-    return tuple(f"{name:<10} {format_bytes(size):>11}  {note}".rstrip() for name, size, note in rows)
-
-
-def _states_row(plan: MemoryPlan) -> list[tuple[str, int, str]]:
-    if not plan.num_states:
-        return []
-    of_one = format_bytes(state_bytes(plan.model, plan.element_bytes))
-    note = f"of {sum(plan.model.linear_layers)} layers with linear attention: {plan.num_states} sequences x {of_one}"
-    kept = f"{plan.num_snapshots} states that the prefix cache keeps" if plan.num_snapshots else "none: no prefix cache"
-    return [("states", plan.states_bytes - plan.snapshot_bytes, note), ("snapshots", plan.snapshot_bytes, kept)]

@@ -19,7 +19,8 @@ from strata.experts.ways import Way
 from strata.kernels.select import kernels_for
 from strata.memory.caches import Caches
 from strata.models.decoder import Decoder
-from strata.plan.memory import MemoryPlan, budget_table, plan_memory
+from strata.plan.budget import budget_table, plan_memory
+from strata.plan.memory import MemoryPlan
 from strata.plan.placement import ExpertPlacement
 from strata.runner.contest import MAX_STEPS, keep_fastest
 from strata.runner.device import Device, device_memory, open_device, out_of_memory
