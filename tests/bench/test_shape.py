@@ -217,6 +217,7 @@ def test_what_is_public_can_be_planned() -> None:
         "qwen3-30b-a3b",
         "qwen3-8b",
         "qwen3-next-80b-a3b",
+        "qwen3.8-flash-next",
         "smollm2-135m",
     }
 

@@ -213,3 +213,10 @@ def test_packed_experts_are_known_by_their_files(tmp_path: Path) -> None:
     checkpoint = gpt_oss_mxfp4(tmp_path / "model")
     store = convert(str(checkpoint), tmp_path / "store", "int4")
     assert peek(str(checkpoint)).expert_format == peek(str(store)).expert_format == "mxfp4"
+
+
+def test_a_table_of_n_grams_is_beside_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "qwen3.8-flash-next", "--gpu", "h100", "--dtype", "int4", "--max-model-len", "4096"]) == 0
+    shown = capsys.readouterr().out
+    assert "tables of n-grams, on disk                    95.4 GiB" in shown
+    assert "several residual streams run on a CPU alone yet" in shown

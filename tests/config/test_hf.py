@@ -34,9 +34,21 @@ NEEDED: dict[str, dict[str, Any]] = {
     "Qwen3_5MoeForCausalLM": {**EXPERTS, "shared_expert_intermediate_size": 32},
     "Qwen3_5MoeForConditionalGeneration": {**EXPERTS, "shared_expert_intermediate_size": 32},
 }
+INDEXER = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 32,
+    "indexer_compress_ratio": 4,
+}
+NEEDED |= {
+    architecture: {**EXPERTS, **INDEXER, "shared_expert_intermediate_size": 32}
+    for architecture in ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
+}
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
-HYBRID = ("Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-NESTED = "Qwen3_5MoeForConditionalGeneration"
+QWEN4 = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
+HYBRID = ("Qwen3NextForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", *QWEN4)
+NESTED = ("Qwen3_5MoeForConditionalGeneration", "Qwen4ExpForConditionalGeneration")
 
 # Keys that say what a missing one would not; each is given to every architecture, also to those that do not know it.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -89,11 +101,35 @@ HYBRID_VARIANTS: dict[str, dict[str, Any]] = {
         },
     },
 }
+# Of Qwen4's preview alone.
+QWEN4_VARIANTS: dict[str, dict[str, Any]] = {
+    "another number of streams": {"hc_count": 2, "hc_lowrank": 24},
+    "another indexer": {"indexer_n_heads": 3, "indexer_budget": 24, "indexer_compress_ratio": 8},
+    "indexed attention by its name": {"layer_types": [LINEAR, "indexed_attention", LINEAR, LINEAR, FULL, LINEAR]},
+    "a gate that sigmoid opens": {"output_gate_type": "sigmoid"},
+    "n-grams in two layers": {
+        "ple_layer_ids": [6, 2],
+        "ple_embed_dim": 48,
+        "ngram_size": 4,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 50,
+        "ple_conv_kernel_size": 3,
+        "eos_token_id": [5, 6],
+    },
+}
+
+
+def variants(architecture: str) -> dict[str, dict[str, Any]]:
+    return {
+        **VARIANTS,
+        **(HYBRID_VARIANTS if architecture in HYBRID else {}),
+        **(QWEN4_VARIANTS if architecture in QWEN4 else {}),
+    }
 
 
 def keys_of(architecture: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json with these keys; of a model that reads images, too, they are in a table of their own."""
-    if architecture != NESTED:
+    if architecture not in NESTED:
         return {**table, "architectures": [architecture]}
     tied = {key: table[key] for key in ("tie_word_embeddings",) if key in table}
     return {"architectures": [architecture], "text_config": table, **tied}
@@ -122,14 +158,14 @@ def is_allowed(architecture: str, changes: Mapping[str, Any]) -> bool:
 COMBINATIONS = [
     (architecture, variant)
     for architecture in ARCHITECTURES
-    for variant, changes in (VARIANTS | (HYBRID_VARIANTS if architecture in HYBRID else {})).items()
+    for variant, changes in variants(architecture).items()
     if is_allowed(architecture, changes)
 ]
 
 
 def table_of(architecture: str, variant: str) -> dict[str, Any]:
     """The sizes, and what the variant has beside them."""
-    return {**SIZES, **NEEDED.get(architecture, {}), **(VARIANTS | HYBRID_VARIANTS)[variant]}
+    return {**SIZES, **NEEDED.get(architecture, {}), **variants(architecture)[variant]}
 
 
 @pytest.mark.parametrize(("architecture", "variant"), COMBINATIONS)
@@ -149,10 +185,28 @@ def test_reads_what_transformers_reads(architecture: str, variant: str) -> None:
         assert found.swiglu_limit == expected.swiglu_limit
     if architecture in HYBRID:
         assert found.linear_layers == tuple(kind == LINEAR for kind in expected.layer_types)
-        assert found.rope.part == expected.rope_parameters["partial_rotary_factor"]
+        assert found.rope.part == expected.rope_parameters.get("partial_rotary_factor", 1.0)
+    if architecture in QWEN4:
+        assert_is_qwen4(found, expected)
     if found.experts is not None:
         assert found.experts.num_experts_per_tok == expected.num_experts_per_tok
         assert found.experts.norm_topk_prob == getattr(expected, "norm_topk_prob", True)
+
+
+def assert_is_qwen4(found: ModelConfig, expected: Any) -> None:
+    streams, indexer = found.hyper_connections, found.indexer
+    assert streams is not None
+    assert indexer is not None
+    assert found.linear_attention is None or (
+        found.linear_attention.sigmoid_gate == (expected.output_gate_type == "sigmoid")
+    )
+    assert (streams.num_streams, streams.rank) == (expected.hc_count, expected.hc_lowrank)
+    assert (indexer.num_heads, indexer.head_dim) == (expected.indexer_n_heads, expected.indexer_head_dim)
+    assert (indexer.budget, indexer.group_size) == (expected.indexer_budget, expected.indexer_compress_ratio)
+    assert (found.ngrams is None) == (not expected.ple_layer_ids)
+    if found.ngrams is not None:
+        assert found.ngram_conv_kernel_size == expected.ple_conv_kernel_size
+        assert [layer + 1 for layer in found.ngrams.layers] == expected.ple_layer_ids
 
 
 def kind(config: ModelConfig) -> str:
@@ -162,7 +216,7 @@ def kind(config: ModelConfig) -> str:
 
 @pytest.mark.parametrize(
     ("architecture", "variant"),
-    [case for case in COMBINATIONS if not any("rope" in key for key in (VARIANTS | HYBRID_VARIANTS)[case[1]])],
+    [case for case in COMBINATIONS if not any("rope" in key for key in variants(case[0])[case[1]])],
 )
 def test_needs_the_tensors_that_transformers_has(architecture: str, variant: str) -> None:
     table = table_of(architecture, variant)
@@ -232,7 +286,16 @@ def read(architecture: str = "LlamaForCausalLM", **changes: Any) -> ModelConfig:
         (HYBRID[0], {"linear_conv_kernel_dim": 1}, "'linear_conv_kernel_dim' is 1; 2 or more is needed"),
         (HYBRID[0], {"partial_rotary_factor": 2.0}, "'partial_rotary_factor' is 2.0; a number above 0, 1 at most"),
         (HYBRID[0], {"head_dim": 12}, "a head has 12 dimensions, of which 3 are turned; RoPE needs an even number"),
-        (NESTED, {"hidden_size": None}, "here/config.json: 'hidden_size' is None; a positive integer"),
+        (QWEN4[0], {"hc_count": 1}, "'hc_count' is 1; 2 or more is needed"),
+        (QWEN4[0], {"indexer_budget": 30}, "a multiple of 'indexer_compress_ratio', 4, is needed"),
+        (QWEN4[0], {"indexer_head_dim": 16}, "'indexer_head_dim' is 16, but RoPE turns 256 dimensions of a head"),
+        (QWEN4[0], {"indexer_budget": None, "indexer_head_dim": None}, "indexer_head_dim, indexer_budget are missing"),
+        (
+            QWEN4[0],
+            {"ple_layer_ids": [4], "eos_token_id": 1},
+            r"'ple_layer_ids' is \[4\]; layers with linear attention are needed",
+        ),
+        (NESTED[0], {"hidden_size": None}, "here/config.json: 'hidden_size' is None; a positive integer"),
     ],
 )
 def test_what_is_wrong_is_named(architecture: str, changes: dict[str, Any], message: str) -> None:
@@ -245,6 +308,8 @@ def test_what_is_wrong_is_named(architecture: str, changes: dict[str, Any], mess
     [
         ("LlamaForCausalLM", {"hidden_act": "gelu"}, "the activation 'gelu' is not supported; supported: silu"),
         ("GptOssForCausalLM", {"swiglu_alpha": 1.0}, "'swiglu_alpha' is 1.0; supported: 1.702"),
+        (QWEN4[0], {"indexer_kv_heads": 2}, "'indexer_kv_heads' is 2; indexers whose heads share one key"),
+        (QWEN4[0], {"output_gate_type": "tanh"}, "'output_gate_type' is 'tanh'; sigmoid and silu are supported"),
         ("LlamaForCausalLM", {"partial_rotary_factor": 0.5}, "RoPE turns 0.5 of each head's dimensions"),
         (HYBRID[0], {"layer_types": [LINEAR] * 6}, "all 6 layers have linear attention; models in which one at least"),
     ],
@@ -262,13 +327,13 @@ def test_an_unknown_architecture_is_answered_with_those_that_are_known() -> None
         "here/config.json: architecture 'GPT2LMHeadModel' is not supported; supported: GptOssForCausalLM, "
         "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3ForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5MoeForCausalLM, "
-        "Qwen3_5MoeForConditionalGeneration"
+        "Qwen3_5MoeForConditionalGeneration, Qwen4ExpForCausalLM, Qwen4ExpForConditionalGeneration"
     )
 
 
 def test_the_table_of_what_reads_text_is_needed() -> None:
     with pytest.raises(CheckpointError, match="'text_config' is 3; a table is needed"):
-        read_hf_config({"architectures": [NESTED], "text_config": 3}, origin="here")
+        read_hf_config({"architectures": [NESTED[0]], "text_config": 3}, origin="here")
 
 
 @pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [3]])

@@ -77,6 +77,22 @@ LINEAR: dict[str, Any] = {
     "shared_expert_intermediate_size": 32,
     **EXPERTS,
 }
+# Several residual streams, n-grams, and attention to 2 groups of 4 tokens beside those behind the last whole one.
+QWEN4: dict[str, Any] = {
+    **LINEAR,
+    "architectures": ["Qwen4ExpForCausalLM"],
+    "hc_count": 2,
+    "hc_lowrank": 8,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 4,
+    "ple_layer_ids": [1],
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "eos_token_id": 1,
+}
 
 
 @pytest.mark.usefixtures("ahead")
@@ -90,11 +106,12 @@ LINEAR: dict[str, Any] = {
             id="experts, windows and sinks",
         ),
         pytest.param(LINEAR, id="linear attention"),
+        pytest.param(QWEN4, id="streams, index and n-grams"),
     ],
 )
 def test_requests_together_get_what_each_gets_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
     store = resolve(str(write_checkpoint(tmp_path / "tiny", **changes)), "bf16", tmp_path / "cache")
-    requests = [request(number) for number in range(8)]
+    requests = [request(number, ignore_eos="ple_layer_ids" in changes) for number in range(8)]  # n-grams need an eos
     alone: Outputs = {}
     for wanted in requests:
         loop = float32.load(config(store))
@@ -126,9 +143,12 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
 
 
 @pytest.mark.usefixtures("ahead")
-def test_states_that_are_kept_change_no_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes", [pytest.param(LINEAR, id="linear attention"), pytest.param(QWEN4, id="streams, index and n-grams")]
+)
+def test_states_that_are_kept_change_no_output(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Of a model with linear attention: prompts with the same 70 tokens before what is their own."""
-    store = resolve(str(write_checkpoint(tmp_path / "tiny", **LINEAR)), "bf16", tmp_path / "cache")
+    store = resolve(str(write_checkpoint(tmp_path / "tiny", **changes)), "bf16", tmp_path / "cache")
     beginning = tuple(11 * position % 90 + 2 for position in range(70))
     requests = [
         replace(wanted, prompt_token_ids=(*beginning, *wanted.prompt_token_ids)) for wanted in map(request, range(4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from strata.experts import cpu, hybrid
 from strata.experts.counts import ExpertStats
 from strata.experts.hybrid import Hybrid
 from strata.experts.place import blob_tier
-from strata.experts.tier import BlobTier
+from strata.experts.tier import BlobTier, TierStep
 from strata.experts.ways import Way
 from strata.kernels.layer import Kernels, Router
 from strata.kernels.matrix import SILU, Matrix, Norm
@@ -78,7 +78,7 @@ class Ranks:
     device: torch.device
     kernels: Kernels
 
-    def layers(self, route: Router) -> list[list[Callable[[Tensor], Tensor]]]:
+    def layers(self, route: Router) -> list[list[TierStep]]:
         """Of each layer the ranks' steps."""
         layout = self.store.manifest.contents.experts
         assert layout is not None
@@ -173,5 +173,5 @@ def run_calibration(where: str, path: str, count: int) -> list[tuple[int, ...]]:
         return found
 
 
-def added_up(steps: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
-    return torch.stack([step(x.clone()) for step in steps]).sum(0)
+def added_up(steps: Sequence[TierStep], x: Tensor) -> Tensor:
+    return torch.stack([step(x.clone(), x.clone()) for step in steps]).sum(0)

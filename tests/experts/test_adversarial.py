@@ -124,7 +124,7 @@ class Layers:
         added = []
         for row, (step, x) in enumerate(zip(self._steps, inputs.x, strict=True)):
             self._now = row, inputs
-            added.append(step(x.clone()) - x)
+            added.append(step(x.clone(), x.clone()) - x)
         return added
 
     def _router(self, row: int) -> Router:

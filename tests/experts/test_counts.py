@@ -66,7 +66,7 @@ class Running:
     def step(self, layer: int, *ids: tuple[int, int]) -> None:
         x = torch.randn(len(ids), HIDDEN)
         self._now = layer, Routed(torch.tensor(ids), torch.full((len(ids), 2), 0.5), x)
-        self.layers[layer](x.clone())
+        self.layers[layer](x.clone(), x.clone())
 
     def _router(self, layer: int) -> Router:
         def choose(x: torch.Tensor) -> Routed:

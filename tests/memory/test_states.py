@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from strata.config import LinearAttentionConfig
 from strata.memory.states import StatePool
+from tests.plan.configs import hybrid
 
 LINEAR = LinearAttentionConfig(
     num_key_heads=2, num_value_heads=4, key_head_dim=8, value_head_dim=16, conv_kernel_size=4
 )
+MODEL = replace(hybrid(), num_layers=4, linear_attention=LINEAR, linear_layers=(True, True, False, True))
 
 
 def pool() -> StatePool:
-    return StatePool(LINEAR, 3, 5, torch.bfloat16, torch.device("cpu"))
+    return StatePool(MODEL, 5, torch.bfloat16, torch.device("cpu"))
 
 
 def test_each_layer_has_zeros_for_every_slot() -> None:

@@ -28,6 +28,24 @@ HYBRID = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
+QWEN4 = {
+    **HYBRID,
+    "hc_count": 3,
+    "hc_lowrank": 20,
+    "ple_layer_ids": [1, 3],
+    "ple_embed_dim": 48,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 101,
+    "make_ngram_vocab_size_divisible_by": 16,
+    "split_ngram_parts": 4,
+    "eos_token_id": 80,  # of which TOKENS have several
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 24,
+    "indexer_budget": 24,
+    "indexer_compress_ratio": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 
 
@@ -160,6 +178,31 @@ CASES = {
             },
         },
     ),
+    "qwen4": Case("Qwen4ExpForCausalLM", {**QWEN4, "num_experts_per_tok": 5, "output_gate_type": "sigmoid"}),
+    "qwen4, pairs of streams, groups and grams, all of each index head turned": Case(
+        "Qwen4ExpForConditionalGeneration",
+        {
+            **QWEN4,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+            "hc_count": 2,
+            "ngram_size": 2,
+            "heads_per_ngram": 3,
+            "ple_layer_ids": [3],
+            "ple_conv_kernel_size": 3,
+            "eos_token_id": [80, 3],
+            "indexer_head_dim": 16,
+            "indexer_budget": 30,
+            "indexer_compress_ratio": 2,
+            "norm_topk_prob": False,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [4, 2, 2],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
 }
 
 
@@ -227,6 +270,30 @@ def _experts(**changes: Any) -> Change:
     return change
 
 
+def _indexer(**changes: Any) -> Change:
+    def change(config: ModelConfig) -> ModelConfig:
+        assert config.indexer is not None
+        return replace(config, indexer=replace(config.indexer, **changes))
+
+    return change
+
+
+def _ngrams(**changes: Any) -> Change:
+    def change(config: ModelConfig) -> ModelConfig:
+        assert config.ngrams is not None
+        return replace(config, ngrams=replace(config.ngrams, **changes))
+
+    return change
+
+
+def _linear(**changes: Any) -> Change:
+    def change(config: ModelConfig) -> ModelConfig:
+        assert config.linear_attention is not None
+        return replace(config, linear_attention=replace(config.linear_attention, **changes))
+
+    return change
+
+
 CONFIG_FAULTS: dict[str, tuple[str, Change]] = {
     "wrong theta": ("llama, grouped heads, tied head", _rope(theta=20_000.0)),
     "llama3 scaling dropped": ("llama 3 rope, all biases", _rope(scaling=None)),
@@ -258,6 +325,12 @@ CONFIG_FAULTS: dict[str, tuple[str, Change]] = {
     "yarn over a part of each head dropped": ("qwen3 next, yarn, a dense layer, all biases", _rope(scaling=None)),
     "norms not centred on zero": ("qwen3 next", lambda config: replace(config, zero_centred_norms=False)),
     "qwen3 next's top-k not normalised": ("qwen3 next", _experts(norm_topk_prob=False)),
+    "silu for the output's gate": ("qwen4", _linear(sigmoid_gate=False)),
+    "the indexer chooses a group less": ("qwen4", _indexer(budget=20)),
+    "attention to all": ("qwen4", _indexer(budget=512)),
+    "groups twice as large": ("qwen4", _indexer(group_size=8)),
+    "n-grams hashed by another seed": ("qwen4", _ngrams(seed=1)),
+    "n-grams that do not end at an end of text": ("qwen4", _ngrams(eos_token_id=159)),
 }
 
 TENSOR_FAULTS: dict[str, tuple[str, str, Callable[[Tensor], Tensor]]] = {
@@ -288,6 +361,26 @@ TENSOR_FAULTS: dict[str, tuple[str, str, Callable[[Tensor], Tensor]]] = {
     "states that do not fade": ("qwen3 next", ".A_log", lambda decay: decay - 30),
     "decay without its bias": ("qwen3.5 moe", ".dt_bias", torch.zeros_like),
     "every token written as strongly": ("qwen3.5 moe", ".in_proj_b.weight", torch.zeros_like),
+    "streams that take all alike": ("qwen4", ".block_inject_weight.weight", torch.zeros_like),
+    "streams mixed alike": ("qwen4", ".input_mix_weight_up.weight", torch.zeros_like),
+    "the last mixture without its norm's weight": ("qwen4", "connection_mixer.hc_norm.weight", torch.zeros_like),
+    "another stream's norm": ("qwen4", "mlp_hyper_connection.hc_norm.weight", lambda weight: weight.roll(96, 0)),
+    "index queries some rows on": (
+        "qwen4",
+        ".index_qk_proj.weight",
+        lambda qk: torch.cat([qk[:96].roll(5, 0), qk[96:]]),
+    ),
+    "index keys without their norm's weight": ("qwen4", ".indexer.k_layernorm.weight", torch.zeros_like),
+    "index queries without their norm's weight": ("qwen4", ".indexer.q_layernorm.weight", torch.zeros_like),
+    "n-grams one row on": ("qwen4", ".ngram_embedding.weight", lambda rows: rows.roll(1, 0)),
+    "n-grams' gates half open": ("qwen4", ".ple.key_proj.weight", torch.zeros_like),
+    "n-grams without their convolution": ("qwen4", ".ple.conv1d.weight", torch.zeros_like),
+    "n-grams' oldest input dropped": (
+        "qwen4",
+        ".ple.conv1d.weight",
+        lambda weight: torch.cat([torch.zeros_like(weight[..., :1]), weight[..., 1:]], -1),
+    ),
+    "n-grams' values normalised otherwise": ("qwen4", ".ple.norm_conv.weight", torch.zeros_like),
     "the convolution's oldest input dropped": (
         "qwen3.5 moe",
         ".conv1d.weight",

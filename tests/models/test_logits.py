@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pytest
 import torch
 
@@ -95,23 +97,49 @@ def test_a_sequence_finds_nothing_in_a_slot_that_was_used(name: str) -> None:
     for states in runner.caches.states.layers:
         states.conv.fill_(torch.nan)
         states.recurrent.fill_(torch.nan)
+        if states.ngrams is not None:
+            states.ngrams.conv.fill_(torch.nan)
+            states.ngrams.tokens.fill_(7)
     tiny.run_chunks(runner, token_ids[:100], 30, blocks, slot=2)
     assert tiny.relative(tiny.run_chunks(runner, token_ids, 130, blocks, slot=1), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("what", ["conv", "recurrent"])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("qwen3 next", "conv"),
+        ("qwen3 next", "recurrent"),
+        ("qwen4", "recurrent"),
+        ("qwen4", "ngrams.conv"),
+        ("qwen4", "ngrams.tokens"),
+    ],
+)
 @pytest.mark.parametrize("fault", ["lost", "another sequence's"])
-def test_faults_of_a_state_show(what: str, fault: str) -> None:
-    _, token_ids, expected = made("qwen3 next")
-    runner, blocks = runner_of("qwen3 next"), [list(range(i, i + 16)) for i in (0, 16)]
+def test_faults_of_a_state_show(name: str, what: str, fault: str) -> None:
+    _, token_ids, expected = made(name)
+    runner, blocks = runner_of(name), [list(range(i, i + 16)) for i in (0, 16)]
     tiny.run_chunks(runner, token_ids[:PREFILL], PREFILL, blocks[0])
     tiny.run_chunks(runner, token_ids[7:PREFILL], PREFILL, blocks[1], slot=1)
     assert runner.caches.states is not None
     for states in runner.caches.states.layers:
-        tensor = getattr(states, what)
+        if what.startswith("ngrams") and states.ngrams is None:
+            continue
+        tensor = attrgetter(what)(states)
         tensor[0] = 0 if fault == "lost" else tensor[1]
     found = tiny.run_chunks(runner, token_ids, TOKENS, blocks[0], begin=PREFILL)
     assert tiny.relative(found, expected[PREFILL:]) > 5 * TOLERANCE
+
+
+@pytest.mark.parametrize("what", ["tokens", "groups"])
+def test_faults_of_an_index_show(what: str) -> None:
+    _, token_ids, expected = made("qwen4")
+    runner, blocks = runner_of("qwen4"), list(range(16))
+    border = 149  # within a group
+    tiny.run_chunks(runner, token_ids[:border], border, blocks)
+    for layer in runner.caches.index.layers if runner.caches.index else ():
+        getattr(layer, what).zero_()
+    found = tiny.run_chunks(runner, token_ids, TOKENS, blocks, begin=border)
+    assert tiny.relative(found, expected[border:]) > 5 * TOLERANCE
 
 
 @pytest.mark.parametrize("fault", CONFIG_FAULTS)

@@ -62,6 +62,8 @@ def middle(found: torch.Tensor, expected: torch.Tensor) -> float:
         "qwen3 next",
         "qwen3 next, yarn, a dense layer, all biases",
         "qwen3.5 moe",
+        "qwen4",
+        "qwen4, pairs of streams, groups and grams, all of each index head turned",
     ],
 )
 def test_logits_of_a_store(name: str, tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def _move(weight: Any, device: torch.device) -> Any:
 
 
 def checkpoint(model: Any) -> dict[str, Any]:
-    """The tensors that a checkpoint of the model holds, by their canonical names; those of text alone.
+    """The tensors that a checkpoint of the model holds, by their canonical names; those of text alone, without numbers
+    that the configuration says.
 
     ``transformers`` stacks the experts, and gate and up of each: side by side, in gpt-oss in turns and transposed. It
     fuses the projections of attention with gates, and of linear attention in Qwen3-Next, head by head.
@@ -125,7 +126,7 @@ def checkpoint(model: Any) -> dict[str, Any]:
     tensors: dict[str, Any] = {}
     for stored, tensor in model.state_dict().items():
         name = stored.replace("model.language_model.", "model.")
-        if name.startswith("model.visual."):
+        if name.startswith("model.visual.") or (".ple_embedding." in name and not name.endswith(".weight")):
             continue
         fused = _unfused(model.config.get_text_config(), name, tensor.detach())
         if fused:

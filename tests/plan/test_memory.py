@@ -69,6 +69,10 @@ MODEL = ModelConfig(
     expert_layers=(False,) * 4,
     linear_attention=None,
     linear_layers=(False,) * 4,
+    hyper_connections=None,
+    indexer=None,
+    ngrams=None,
+    ngram_conv_kernel_size=0,
     swiglu_limit=None,
     eos_token_ids=(),
 )

@@ -62,6 +62,24 @@ def test_bf16_is_twice_the_published_number_of_parameters(name: str) -> None:
     assert weight_parts(public(name), "bf16").total / 2e9 == pytest.approx(published[name], abs=0.006)
 
 
+def test_a_table_of_n_grams_is_on_disk() -> None:
+    """Of Qwen3.8-Flash-Next, published as 125 billion parameters and a table of 51 billion, 6 billion active."""
+    parts = weight_parts(public("qwen3.8-flash-next"), "bf16")
+    assert parts.total / 2e9 == pytest.approx(125.74, abs=0.006)
+    assert parts.ngrams == 2 * 320_001_536 * 160
+    assert parts.total == parts.shared + parts.experts, "it is not loaded"
+    assert (parts.shared_per_token + parts.experts_per_token_bytes) / 2e9 == pytest.approx(6.67, abs=0.01)
+
+
+def test_residual_streams_and_n_grams_have_parts_of_their_own() -> None:
+    parts = weight_parts(public("qwen3.8-flash-next"), "int4")
+    mixer = 10240 * (320 + 320)
+    assert parts.mixers == (97 * mixer + 96 * 4 * 10240) * 8.5 / 8, "8 bits at least"
+    plain = weight_parts(public("qwen3.8-flash-next"), "bf16")
+    shared_experts, ngrams = 48 * 3 * 640 * 2560, 2560 * (10240 + 2560)
+    assert plain.dense == 2 * (shared_experts + ngrams)
+
+
 def test_linear_attention_is_attention() -> None:
     """Of Qwen3-Next, 36 layers of it and 12 of full attention with gates; A, dt and convolution count like norms do in
     attention."""

@@ -109,6 +109,13 @@ def test_a_window_bounds_what_its_layer_reads() -> None:
     assert kv_read_bytes(model, 4096, 2) == 18 * (4096 + 128) * per_position
 
 
+def test_an_indexer_reads_all_groups_and_the_tokens_that_it_chooses() -> None:
+    model = public("qwen3.8-flash-next")
+    per_token, per_group = 2 * 2 * 256 * 2, 128 * 2
+    assert kv_read_bytes(model, 1002, 2) == 12 * (1002 * per_token + 250 * per_group)
+    assert kv_read_bytes(model, 100_003, 2) == 12 * ((2048 + 3) * per_token + 25_000 * per_group)
+
+
 def test_a_state_is_read_and_written_and_keys_and_values_are_of_the_other_layers() -> None:
     model = hybrid()
     state = 27 * ((2 * 8 * 128 + 16 * 128) * 4 * 2 + 16 * 128 * 128 * 4)

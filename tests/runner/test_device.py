@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from strata.config import DeviceConfig
-from strata.errors import EngineError, HardwareError, OptionError
+from strata.errors import EngineError, HardwareError, OptionError, UnsupportedModelError
 from strata.plan.hardware import num_cpus
-from strata.runner.device import device_memory, keep_kernels, open_device, out_of_memory, probe, used_bytes
+from strata.runner.device import Device, device_memory, keep_kernels, open_device, out_of_memory, probe, used_bytes
+from strata.runner.load import check_supported
+from tests.plan.configs import public
 
 
 @pytest.mark.usefixtures("no_card")
@@ -150,3 +152,11 @@ def test_a_place_that_cannot_be_written_is_left_alone(tmp_path: Path, monkeypatc
     (tmp_path / "stores").touch()
     keep_kernels(tmp_path / "stores" / "triton")
     assert "TRITON_CACHE_DIR" not in os.environ
+
+
+def test_what_has_no_steps_on_a_card_is_refused_there() -> None:
+    cpu, card = Device(torch.device("cpu"), "cpu"), Device(torch.device("cuda"), "a card")
+    check_supported(public("qwen3.8-flash-next"), cpu)
+    check_supported(public("qwen3-next-80b-a3b"), card)
+    with pytest.raises(UnsupportedModelError, match="Qwen4ExpForConditionalGeneration on a card is not supported yet"):
+        check_supported(public("qwen3.8-flash-next"), card)

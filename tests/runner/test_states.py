@@ -60,9 +60,10 @@ def test_sequences_in_parts_and_together_get_what_each_gets_alone(reads_pages: b
 
 def test_a_slot_that_another_had_is_as_good_as_new() -> None:
     runner = hybrid.runner()
-    for layer in runner.caches.layers:
-        for tensor in (layer.conv, layer.recurrent) if hasattr(layer, "conv") else ():
-            tensor.fill_(9)
+    assert runner.caches.states is not None
+    for layer in runner.caches.states.layers:
+        layer.conv.fill_(9)
+        layer.recurrent.fill_(9)
     assert tiny.relative(runner.run_all(Batch((part(0, 0, 20),))), alone(0, 20)) < 1e-5
 
 

@@ -171,6 +171,8 @@ def _assumptions(arguments: argparse.Namespace, machine: Machine, found: list[Es
         "expected: launches, and the shares of a card's bandwidth and products that kernels reached on an H200, of the "
         f"data sheet's {rates.flops / 1e12:.0f} TFLOP/s too",
     ]
+    if any(item.parts.mixers for item in found):
+        lines.append("several residual streams run on a CPU alone yet: what a card could do is what its bytes allow")
     if not any(item.fit.ram_experts for item in found):
         return lines
     if machine.ram_bytes is not None:

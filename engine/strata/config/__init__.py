@@ -2,7 +2,13 @@
 
 from strata.config.engine import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.config.hf import ARCHITECTURES, read_hf_config, token_ids
-from strata.config.model import ExpertsConfig, LinearAttentionConfig, ModelConfig
+from strata.config.model import (
+    ExpertsConfig,
+    HyperConnectionsConfig,
+    IndexerConfig,
+    LinearAttentionConfig,
+    ModelConfig,
+)
 from strata.config.rope import DynamicScaling, LinearScaling, Llama3Scaling, RopeConfig, YarnScaling
 
 __all__ = [
@@ -12,6 +18,8 @@ __all__ = [
     "DynamicScaling",
     "EngineConfig",
     "ExpertsConfig",
+    "HyperConnectionsConfig",
+    "IndexerConfig",
     "LinearAttentionConfig",
     "LinearScaling",
     "Llama3Scaling",

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from strata.config.hybrid import MAX_HEADS, linear_attention, linear_layers
+from strata.config import qwen4
+from strata.config.hybrid import FULL, INDEXED, MAX_HEADS, linear_attention, linear_layers
 from strata.config.keys import Keys
 from strata.config.model import ExpertsConfig, ModelConfig
 from strata.config.rope import read_rope
@@ -33,11 +34,13 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
         keys.whole("sliding_window")
     num_layers = keys.whole("num_hidden_layers", most=MAX_LAYERS)
     hidden_size = keys.whole("hidden_size")
-    rope = read_rope(keys, family.rope_theta, family.rope_scaling, 0.25 if family.hybrid else None)
+    rope = read_rope(keys, family.rope_theta, family.rope_scaling, family.rotary_part)
     num_heads, num_kv_heads, head_dim = _heads(keys, family, hidden_size, rope.part)
     intermediate_size = keys.whole(family.intermediate_key)
     experts = family.experts(keys, intermediate_size) if family.experts else None
-    linear = linear_layers(keys, num_layers) if family.hybrid else (False,) * num_layers
+    full = (FULL, INDEXED) if family.qwen4 else (FULL,)
+    linear = linear_layers(keys, num_layers, full) if family.hybrid else (False,) * num_layers
+    ngrams, ngram_conv_kernel_size = qwen4.ngrams(keys, linear) if family.qwen4 else (None, 0)
     has_bias = family.has_bias if family.bias_key is None else keys.flag(family.bias_key, family.has_bias)
     return ModelConfig(
         architecture=architecture,
@@ -62,8 +65,12 @@ def read_hf_config(table: Mapping[str, Any], *, origin: str) -> ModelConfig:
         windows=family.windows(keys, num_layers),
         experts=experts,
         expert_layers=_sparse_layers(keys, num_layers) if family.sparse else (experts is not None,) * num_layers,
-        linear_attention=linear_attention(keys) if any(linear) else None,
+        linear_attention=linear_attention(keys, gate_key=family.qwen4) if any(linear) else None,
         linear_layers=linear,
+        hyper_connections=qwen4.hyper_connections(keys) if family.qwen4 else None,
+        indexer=qwen4.indexer(keys, int(head_dim * rope.part)) if family.qwen4 else None,
+        ngrams=ngrams,
+        ngram_conv_kernel_size=ngram_conv_kernel_size,
         swiglu_limit=_swiglu_limit(keys) if family.clamped_swiglu else None,
         eos_token_ids=token_ids(table, "eos_token_id", origin=origin)
         or token_ids(keys.table, "eos_token_id", origin=origin),
@@ -267,7 +274,9 @@ class _Family:
     experts: Callable[[Keys, int], ExpertsConfig] | None = None
     sparse: bool = False  # keys say which layers have experts; otherwise all have
     intermediate_key: str = "intermediate_size"
-    hybrid: bool = False  # linear attention in some layers; the others' has gates, RoPE turns a part; norms add 1
+    hybrid: bool = False  # linear attention in some layers; the others' has gates; norms add 1
+    rotary_part: float | None = None  # of a head that RoPE turns, where models turn parts
+    qwen4: bool = False  # hyper-connections, indexed attention, n-grams
     nested: bool = False  # the keys are in a table of their own, "text_config"
 
 
@@ -281,8 +290,10 @@ _QWEN3_NEXT = _Family(
     experts=_qwen_experts(has_shared=True, normalized=True),
     sparse=True,
     hybrid=True,
+    rotary_part=0.25,
 )
 _QWEN3_5_MOE = replace(_QWEN3_NEXT, sparse=False, intermediate_key="moe_intermediate_size")  # no layer is without
+_QWEN4 = replace(_QWEN3_5_MOE, rotary_part=1.0, qwen4=True)
 
 _FAMILIES = {
     "LlamaForCausalLM": _Family(bias_key="attention_bias", mlp_bias=True),
@@ -317,6 +328,8 @@ _FAMILIES = {
     "Qwen3NextForCausalLM": _QWEN3_NEXT,
     "Qwen3_5MoeForCausalLM": _QWEN3_5_MOE,
     "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nested=True),
+    "Qwen4ExpForCausalLM": _QWEN4,
+    "Qwen4ExpForConditionalGeneration": replace(_QWEN4, nested=True),
     "GptOssForCausalLM": _Family(
         num_kv_heads=8,
         head_dim=64,

@@ -8,23 +8,23 @@ from strata.errors import CheckpointError, UnsupportedModelError
 
 MAX_HEADS = 4096  # several times what the largest models have: each is a part of what checkpoints store fused
 
-_KINDS = ("linear_attention", "full_attention")
+LINEAR, FULL, INDEXED = "linear_attention", "full_attention", "indexed_attention"  # in ``layer_types``
 
 
-def linear_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+def linear_layers(keys: Keys, num_layers: int, full: tuple[str, ...] = (FULL,)) -> tuple[bool, ...]:
     """Whether each layer has linear attention: ``layer_types`` says so, or else all have but every
-    ``full_attention_interval``-th. Raises CheckpointError naming the key, UnsupportedModelError where no layer is left
-    that has keys and values."""
+    ``full_attention_interval``-th. ``full``: what it may call the others. Raises CheckpointError naming the key,
+    UnsupportedModelError where no layer is left that has keys and values."""
     kinds = keys.get("layer_types")
     if kinds is None:
         interval = keys.whole("full_attention_interval", 4)
         layers = tuple((layer + 1) % interval != 0 for layer in range(num_layers))
-    elif isinstance(kinds, list) and len(kinds) == num_layers and all(kind in _KINDS for kind in kinds):
-        layers = tuple(kind == _KINDS[0] for kind in kinds)
+    elif isinstance(kinds, list) and len(kinds) == num_layers and all(kind in (LINEAR, *full) for kind in kinds):
+        layers = tuple(kind == LINEAR for kind in kinds)
     else:
         raise CheckpointError(
             f"{keys.origin}: 'layer_types' is {kinds!r}; a list of {num_layers} entries is needed, each one of "
-            f"{', '.join(_KINDS)}"
+            f"{', '.join((LINEAR, *full))}"
         )
     if all(layers):
         raise UnsupportedModelError(
@@ -34,8 +34,9 @@ def linear_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
     return layers
 
 
-def linear_attention(keys: Keys) -> LinearAttentionConfig:
-    """The shape of a layer of linear attention; raises CheckpointError naming the keys that do not fit together."""
+def linear_attention(keys: Keys, *, gate_key: bool = False) -> LinearAttentionConfig:
+    """The shape of a layer of linear attention. ``gate_key``: a key says what opens the output's gate. Raises
+    CheckpointError naming the keys that do not fit together, UnsupportedModelError for another gate."""
     key_heads = keys.whole("linear_num_key_heads", 16, most=MAX_HEADS)
     value_heads = keys.whole("linear_num_value_heads", 32, most=MAX_HEADS)
     if value_heads % key_heads:
@@ -52,4 +53,12 @@ def linear_attention(keys: Keys) -> LinearAttentionConfig:
         key_head_dim=keys.whole("linear_key_head_dim", 128),
         value_head_dim=keys.whole("linear_value_head_dim", 128),
         conv_kernel_size=kernel,
+        sigmoid_gate=gate_key and _sigmoid_gate(keys),
     )
+
+
+def _sigmoid_gate(keys: Keys) -> bool:
+    found = keys.get("output_gate_type", "silu")
+    if found not in ("sigmoid", "silu", "swish"):
+        raise UnsupportedModelError(f"{keys.origin}: 'output_gate_type' is {found!r}; sigmoid and silu are supported")
+    return bool(found == "sigmoid")

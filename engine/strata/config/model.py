@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strata.config.ngram import NGramConfig
 from strata.config.rope import RopeConfig
 
 
@@ -29,6 +30,7 @@ class LinearAttentionConfig:
     key_head_dim: int
     value_head_dim: int
     conv_kernel_size: int  # tokens that the convolution before the delta rule sees, its own included
+    sigmoid_gate: bool = False  # what opens the output's gate; else silu
 
     @property
     def channels(self) -> int:
@@ -44,6 +46,30 @@ class LinearAttentionConfig:
     def recurrent_elements(self) -> int:
         """Of a layer's state, in float32: a matrix for each value head."""
         return self.num_value_heads * self.key_head_dim * self.value_head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class HyperConnectionsConfig:
+    """Several residual streams (https://arxiv.org/abs/2409.19606): what a block takes is mixed of all, and all take
+    their share of what it gives."""
+
+    num_streams: int
+    rank: int  # of the gates that mix them
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerConfig:
+    """Which tokens attention reads: whole groups of neighbours, those whose mean key scores highest."""
+
+    num_heads: int  # of queries; they share one key
+    head_dim: int
+    budget: int  # tokens of whole groups that a token attends to, at most
+    group_size: int  # neighbouring tokens
+
+    @property
+    def num_groups(self) -> int:
+        """Groups that a token attends to, at most."""
+        return self.budget // self.group_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +100,10 @@ class ModelConfig:
     expert_layers: tuple[bool, ...]  # whether each layer has routed experts in the place of one MLP
     linear_attention: LinearAttentionConfig | None  # None: every layer has keys and values
     linear_layers: tuple[bool, ...]  # whether each layer has linear attention in the place of attention
+    hyper_connections: HyperConnectionsConfig | None  # None: one residual stream
+    indexer: IndexerConfig | None  # None: attention reads all tokens, or those of its window
+    ngrams: NGramConfig | None  # layers, of those with linear attention, that take embeddings of n-grams
+    ngram_conv_kernel_size: int  # tokens that the convolution behind these sees, each ``ngram_size`` before the next
     swiglu_limit: float | None  # gpt-oss' activation, clamped to it; None: silu(gate) * up
     eos_token_ids: tuple[int, ...]
 
@@ -86,6 +116,17 @@ class ModelConfig:
     def kv_windows(self) -> tuple[int | None, ...]:
         """``windows`` of the layers that have keys and values."""
         return tuple(window for window, linear in zip(self.windows, self.linear_layers, strict=True) if not linear)
+
+    @property
+    def stream_width(self) -> int:
+        """Elements of a token between two layers: of one residual stream, or of all of them."""
+        streams = self.hyper_connections.num_streams if self.hyper_connections else 1
+        return streams * self.hidden_size
+
+    @property
+    def ngram_conv_reach(self) -> int:
+        """Tokens before a token whose inputs the convolution behind n-grams sees."""
+        return 0 if self.ngrams is None else (self.ngram_conv_kernel_size - 1) * self.ngrams.ngram_size
 
     @property
     def rotary_dim(self) -> int:

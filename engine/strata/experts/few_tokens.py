@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -11,6 +9,7 @@ from strata.experts.cpu import CpuExperts
 from strata.experts.part import Part
 from strata.experts.prefetch import Prefetch
 from strata.experts.slots import Slots
+from strata.experts.tier import TierStep
 from strata.experts.ways import Way
 from strata.kernels.layer import ExpertsFn, Routed, Router
 from strata.kernels.misses.table import MissSteps
@@ -42,16 +41,16 @@ class FewTokens:
         self._prefetch.predictor = way.predictor
         self.slots.begin(way.split)
 
-    def layer(self, router: Router, in_slots: ExpertsFn) -> Callable[[Tensor], Tensor]:
+    def layer(self, router: Router, in_slots: ExpertsFn) -> TierStep:
         """The step of the next layer. ``in_slots``: adds up those of its experts that VRAM has."""
         row = len(self._in_slots)
         self._in_slots.append(in_slots)
         self._prefetch.add(self.slots.tables[row], router)
 
-        def step(x: Tensor) -> Tensor:
+        def step(x: Tensor, onto: Tensor) -> Tensor:
             if self.way.routed_on == "cpu":
-                return self._run_routed_there(row, router, x)
-            return self.run(row, router(x), x, closes=self._is_last(row))
+                return self._run_routed_there(row, router, x, onto)
+            return self.run(row, router(x), x, onto, closes=self._is_last(row))
 
         return step
 
@@ -60,15 +59,15 @@ class FewTokens:
         asks_twice = self.way.routed_on == "cpu" and not self._leaves_all
         self.cpu.expect(len(self.slots.tables) * (2 if asks_twice else 1))
 
-    def run(self, row: int, routed: Routed, x: Tensor, *, closes: bool) -> Tensor:
-        """x + the experts ``routed`` of layer number ``row`` of those that have any. ``closes``: no layer of the step
-        comes after it."""
+    def run(self, row: int, routed: Routed, x: Tensor, onto: Tensor, *, closes: bool) -> Tensor:
+        """onto + the experts ``routed``, chosen for x, of layer number ``row`` of those that have any. ``closes``: no
+        layer of the step comes after it."""
         table, mailbox = self.slots.tables[row], self.cpu.mailbox
         with self._prefetch.around(row, routed.ids, x):
             self.misses.share_out(routed.ids, routed.shares, routed.inner, table, mailbox, row, closes)
             self._expect_request()  # only now: the kernel may be built first, for longer than the pool waits
             self.misses.untile(table.copy_sources, table.copy_targets, table.count, self.layout)
-        return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)
+        return self.misses.add_answer(self._in_slots[row](routed, onto), mailbox, table.counters)
 
     # --- inside
 
@@ -82,7 +81,7 @@ class FewTokens:
     def _is_last(self, row: int) -> bool:
         return row + 1 == len(self.slots.tables)
 
-    def _run_routed_there(self, row: int, router: Router, x: Tensor) -> Tensor:
+    def _run_routed_there(self, row: int, router: Router, x: Tensor, onto: Tensor) -> Tensor:
         """The CPU chooses. Where it computes all that is missing it does so at once, and the card finds out beside it
         which experts it has; else the card waits for the choice and goes on as ever."""
         table, mailbox, leaves_all = self.slots.tables[row], self.cpu.mailbox, self._leaves_all
@@ -91,10 +90,10 @@ class FewTokens:
         self._expect_request()
         if not leaves_all:
             ids, shares = self.misses.take_choice(mailbox, len(x), self.top_k, table.counters)
-            return self.run(row, Routed(self.part.own(ids), shares, scored.inner), x, closes=self._is_last(row))
+            return self.run(row, Routed(self.part.own(ids), shares, scored.inner), x, onto, closes=self._is_last(row))
         routed = router.routed(scored)
         self.misses.share_out(routed.ids, routed.shares, routed.inner, table, None, row, False)  # for what it counts
-        return self.misses.add_answer(self._in_slots[row](routed, x), mailbox, table.counters)
+        return self.misses.add_answer(self._in_slots[row](routed, onto), mailbox, table.counters)
 
     def _expect_request(self) -> None:
         """Of a captured step ``announce_replay`` tells."""

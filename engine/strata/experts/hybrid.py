@@ -12,7 +12,7 @@ in a step of few tokens, the CPU computes it, for a prompt it comes through the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,7 @@ from strata.experts.part import Part
 from strata.experts.saved import times_of_this_machine
 from strata.experts.slots import Slots
 from strata.experts.splits import best_split, describe, plain_split
-from strata.experts.tier import BlobTier
+from strata.experts.tier import BlobTier, TierStep
 from strata.experts.times import Bounds
 from strata.experts.trial import open_trial
 from strata.experts.ways import Split, Way, all_ways
@@ -98,7 +98,7 @@ class Hybrid(BlobTier):
             self.cpu.put(row, number, blob)
             self.slots.put(row, number, blob)
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
+    def layer(self, layer: int, activation: Activation, router: Router) -> TierStep:
         """As ``Tier.layer``."""
         row, part, router = self._rows[layer], self._part, self._part.router(router)
         self.cpu.open(activation, router.normalize, self.slots.num_changing)
@@ -106,12 +106,12 @@ class Hybrid(BlobTier):
         in_slots, staged = (part.experts(some, activation) for some in addresses)
         few = self.few.layer(router, in_slots)
 
-        def step(x: Tensor) -> Tensor:
+        def step(x: Tensor, onto: Tensor) -> Tensor:
             if x.shape[0] <= MAX_TOKENS:
-                return few(x)
+                return few(x, onto)
             routed = router(x)
             with self.buffers.staged(row, routed.ids):
-                return staged(routed, x)
+                return staged(routed, onto)
 
         return step
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from torch import Tensor
-
-from strata.experts.tier import Tier, step_of
+from strata.experts.tier import Tier, TierStep, step_of
 from strata.kernels.layer import Expert, Kernels, Router
 from strata.kernels.matrix import Activation
 
@@ -20,6 +18,6 @@ class Prepared(Tier):
         self._kernels = kernels
         self._experts = experts
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
+    def layer(self, layer: int, activation: Activation, router: Router) -> TierStep:
         """As ``Tier.layer``."""
         return step_of(router, self._kernels.experts(self._experts(layer), activation))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from strata.experts.part import Part
 from strata.experts.registry import ExpertRegistry
-from strata.experts.tier import BlobTier, step_of
+from strata.experts.tier import BlobTier, TierStep, step_of
 from strata.kernels.layer import Kernels, Router
 from strata.kernels.matrix import Activation
 from strata.memory.device import aligned
@@ -37,7 +35,7 @@ class Resident(BlobTier):
         if mine is not None:
             self._slab[self._index[layer, mine]].copy_(blob)
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
+    def layer(self, layer: int, activation: Activation, router: Router) -> TierStep:
         """As ``Tier.layer``."""
         part = self._part
         return step_of(part.router(router), part.experts(self.registry.of_layer(layer), activation))

@@ -13,6 +13,8 @@ from strata.kernels.layer import ExpertsFn, Router
 from strata.kernels.matrix import Activation
 from strata.plan.rank import ALONE
 
+TierStep = Callable[[Tensor, Tensor], Tensor]
+
 
 class Tier:
     """The routed experts of one model on one device.
@@ -26,13 +28,13 @@ class Tier:
     # number.
     max_captured: int | None = None
 
-    def layer(self, layer: int, activation: Activation, router: Router) -> Callable[[Tensor], Tensor]:
-        """The step x -> x + the experts that ``router`` chooses for it, of layer number ``layer``; it reads memory that
-        the tier owns. Layers are asked for in the order in which they run. ``router``: may be called beside the layer
-        before it, on another stream.
+    def layer(self, layer: int, activation: Activation, router: Router) -> TierStep:
+        """The step (x, onto) -> onto + the experts that ``router`` chooses for x, of layer number ``layer``; it reads
+        memory that the tier owns. Layers are asked for in the order in which they run. ``router``: may be called
+        beside the layer before it, on another stream.
 
-        Where several ranks share the experts each adds its own ones, the first to x and the others to zeros: the
-        layer's result is the sum over the ranks."""
+        Where several ranks share the experts each adds its own ones, the first to ``onto`` and the others to zeros:
+        the layer's result is the sum over the ranks."""
         raise NotImplementedError
 
     def calibrate(self) -> Calibration | None:
@@ -76,6 +78,6 @@ class BlobTier(Tier):
         raise NotImplementedError
 
 
-def step_of(router: Router, experts: ExpertsFn) -> Callable[[Tensor], Tensor]:
-    """x -> x + the experts that the device chooses for it."""
-    return lambda x: experts(router(x), x)
+def step_of(router: Router, experts: ExpertsFn) -> TierStep:
+    """(x, onto) -> onto + the experts that the device chooses for x."""
+    return lambda x, onto: experts(router(x), onto)

@@ -71,7 +71,7 @@ def open_trial(few: FewTokens, bounds: Bounds, tokens: int, num_layers: int) -> 
 
     def step() -> None:
         for row, chosen in enumerate(ids):
-            few.run(row, Routed(chosen, shares, inner), x, closes=row + 1 == len(ids))
+            few.run(row, Routed(chosen, shares, inner), x, x, closes=row + 1 == len(ids))
 
     def run() -> None:
         if on_its_own:

@@ -70,8 +70,8 @@ class CudaKernels(Kernels):
     def embedding(self, table: Matrix) -> EmbeddingFn:
         return embedding.prepare(table)
 
-    def norm_linear(self, norm: Norm, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
-        normed, dense = rms_norm.prepare(norm), Dense(matrices)
+    def norm_linear(self, norm: Norm | None, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
+        normed, dense = rms_norm.prepare(_given(norm)), Dense(matrices)
         dtype = torch.float32 if wide else self.dtype
 
         def product(x: Tensor) -> Tensor:
@@ -94,11 +94,12 @@ class CudaKernels(Kernels):
         dense = Dense([matrix])
         return lambda inner, x, share=None: dense.add_(inner, x, share)
 
-    def norm_gated(self, norm: Norm, matrices: Sequence[Matrix], activation: Activation) -> NormGatedFn:
-        normed, dense = rms_norm.prepare(norm), Dense(matrices)
+    def norm_gated(self, norm: Norm | None, matrices: Sequence[Matrix], activation: Activation) -> NormGatedFn:
+        normed, dense = rms_norm.prepare(_given(norm)), Dense(matrices)
         return lambda x: dense.gated(normed(x, wants_quantized(len(x))), activation)
 
-    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Router:
+    def route(self, norm: Norm | None, router: Matrix, top_k: int, normalize: bool) -> Router:
+        norm = _given(norm)
         if norm.weight.shape[-1] % GROUP:
             return super().route(norm, router, top_k, normalize)
         return routing.prepare(norm, router, top_k, normalize)
@@ -124,9 +125,14 @@ class CudaKernels(Kernels):
 
     # --- inside
 
-    def _norm(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        normed = self.operations.rms_norm(norm.weight, norm.eps, self.dtype)
+    def _norm(self, norm: Norm | None) -> Callable[[Tensor], Tensor]:
+        normed = super()._norm(norm)
         return lambda x: normed(x).to(self.dtype)
 
     def _plain(self, inner: Inner) -> Tensor:
         return dequantize_rows(inner).to(self.dtype) if isinstance(inner, QuantizedRows) else inner
+
+
+def _given(norm: Norm | None) -> Norm:
+    assert norm is not None, "models whose blocks have no norms of their own are refused before they are loaded"
+    return norm

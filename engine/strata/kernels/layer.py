@@ -26,25 +26,31 @@ from strata.kernels.delta_rule.net import DeltaNet
 from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts.blob import BlobLayout
+from strata.kernels.hyper_connections import reference as hyper_connections
+from strata.kernels.indexed_attention import reference as indexed
+from strata.kernels.indexed_attention.indexer import IndexedCache, Indexer
 from strata.kernels.linear.reference import LinearFn
 from strata.kernels.matrix import Activation, Matrix, Norm
 from strata.kernels.misses.table import MissSteps
+from strata.kernels.ngram_gate import reference as ngram_gate
+from strata.kernels.ngram_gate.layer import NGramLayer, NGramState
 from strata.kernels.operations import Operations
 from strata.kernels.own.reference import own
 
 Inner: TypeAlias = Any  # what only the next step reads
-LayerCache: TypeAlias = (
-    "Tensor | DeltaState"  # keys and values of a layer with attention, or the states of a linear one
-)
+# Keys and values of a layer with attention, with its indexer's keys if it has one, or the states of a linear one.
+LayerCache: TypeAlias = "Tensor | IndexedCache | DeltaState"
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """cos and signed sin of the step's positions, [tokens, 1, rotary_dim] each, of the dimensions of a head that are
-    turned, which are its first: one gather for all layers."""
+    turned, which are its first: one gather for all layers. groups: of the first position of the group that ends at each
+    of the step's; None where no layer has an indexer."""
 
     cos: Tensor
     sin: Tensor
+    groups: Rotation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +117,33 @@ class Expert:
     down: Matrix
 
 
+@dataclass(frozen=True, slots=True)
+class HyperConnection:
+    """See ``kernels.hyper_connections``. norm: of each stream, weight [streams, hidden]; inject: None where nothing
+    goes back into the streams."""
+
+    norm: Norm
+    down: Matrix
+    up: Matrix
+    inject: Matrix | None
+    rank: int  # rows of down
+
+    @property
+    def num_streams(self) -> int:
+        return int(self.norm.weight.shape[0])
+
+
 NormLinearFn = Callable[[Tensor], Tensor]  # x -> linear(norm(x)) [tokens, rows]
 # (qkv [tokens, num_projected * head_dim], ..., the layer's cache, ...) -> attended heads
 AttentionFn = Callable[[Tensor, Rotation, Tensor, StepBatch], Inner]
 # (projected, gates, the layer's states, ...) -> the heads that linear attention reads, normalised and gated
 DeltaNetFn = Callable[[Tensor, Tensor, DeltaState, StepBatch], Inner]
+# (qkv, index_qk [tokens, (index_heads + 1) * index_dim], ..., the layer's cache, ...) -> attended heads
+IndexedAttentionFn = Callable[[Tensor, Tensor, Rotation, IndexedCache, StepBatch], Inner]
+# streams [tokens, streams * hidden] -> what the block takes [tokens, hidden], the streams' shares of what it gives
+HyperConnectionFn = Callable[[Tensor], tuple[Tensor, Tensor]]
+# (streams, embeddings [tokens, embed_dim], the layer's state, ...) -> the streams, added to
+NGramGateFn = Callable[[Tensor, Tensor, NGramState, StepBatch], Tensor]
 LinearAddFn = Callable[..., Tensor]  # (inner, x, share [tokens, 1] or None) -> x + share * linear(inner)
 NormGatedFn = Callable[[Tensor], Inner]  # x -> activation(gate(norm(x)), up(norm(x)))
 ExpertsFn = Callable[[Routed, Tensor], Tensor]  # (routed, x) -> x + the sum of shares * experts
@@ -141,14 +169,42 @@ class Kernels:
         """float32 [rows, vocab] -> int64 [rows]: the likeliest token, -1 where the largest logit is not finite."""
         return argmax(logits)
 
-    def norm_linear(self, norm: Norm, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
-        """``wide``: the result in float32 where a device's products are anyway; here in ``dtype`` all the same."""
+    def norm_linear(self, norm: Norm | None, matrices: Sequence[Matrix], *, wide: bool = False) -> NormLinearFn:
+        """``norm``: None for what is normalised already, here as in other steps. ``wide``: the result in float32 where
+        a device's products are anyway; here in ``dtype`` all the same."""
         normed, product = self._norm(norm), self._stacked(matrices)
         return lambda x: product(normed(x))
 
     def attention(self, heads: Heads) -> AttentionFn:
         """Norms of the heads, rotary positions, the new keys and values into the cache, attention."""
         return partial(_attend, self.operations, heads, self._heads_norm(heads), self._sinks(heads))
+
+    def indexed_attention(self, heads: Heads, indexer: Indexer) -> IndexedAttentionFn:
+        """As ``attention``, to the tokens that the indexer chooses."""
+        norms = self._norm(indexer.query_norm), self._norm(indexer.key_norm)
+        return partial(_attend_indexed, self.operations, heads, self._heads_norm(heads), indexer, norms)
+
+    def hyper_connection(self, connection: HyperConnection) -> HyperConnectionFn:
+        """See ``kernels.hyper_connections``."""
+        normed, up = self._norm(connection.norm), self._stacked([connection.up])
+        down, inject, streams = connection.down, connection.inject, connection.num_streams
+        narrow = self._stacked([down] if inject is None else [down, inject])
+        return lambda x: hyper_connections.mix(normed(x.unflatten(-1, (streams, -1))), narrow, up, connection.rank)
+
+    def ngram_gate(self, layer: NGramLayer) -> NGramGateFn:
+        """See ``kernels.ngram_gate``."""
+        product = self._stacked([layer.key, layer.value])
+        key_norm, query_norm, conv_norm = map(self._norm, (layer.key_norm, layer.query_norm, layer.conv_norm))
+        streams, conv = layer.key_norm.weight.shape[0], layer.conv.to(self.dtype)
+
+        def gate(x: Tensor, embeddings: Tensor, state: NGramState, batch: StepBatch) -> Tensor:
+            wide = x.unflatten(-1, (streams, -1))
+            key, value = product(embeddings).tensor_split([x.shape[-1]], -1)
+            opened = ngram_gate.gated(key_norm(key.reshape(wide.shape)), query_norm(wide), value)
+            inputs = conv_norm(opened).flatten(1)
+            return x + opened.flatten(1) + ngram_gate.convolve_(inputs, conv, layer.dilation, state.conv, batch)
+
+        return gate
 
     def delta_net(self, net: DeltaNet) -> DeltaNetFn:
         """projected [tokens, channels + value_heads * value_dim]: q, k, v and the output's gate; gates [tokens, 2 *
@@ -165,12 +221,12 @@ class Kernels:
 
         return add
 
-    def norm_gated(self, norm: Norm, matrices: Sequence[Matrix], activation: Activation) -> NormGatedFn:
+    def norm_gated(self, norm: Norm | None, matrices: Sequence[Matrix], activation: Activation) -> NormGatedFn:
         """``matrices``: gate and up, in this order."""
         product, activate = self.norm_linear(norm, matrices), self._activation(activation)
         return lambda x: activate(product(x))
 
-    def route(self, norm: Norm, router: Matrix, top_k: int, normalize: bool) -> Router:
+    def route(self, norm: Norm | None, router: Matrix, top_k: int, normalize: bool) -> Router:
         """``normalize``: see ``kernels.router``."""
         normed, product = self._norm(norm), self._stacked([router])
 
@@ -211,7 +267,9 @@ class Kernels:
 
     # --- inside
 
-    def _norm(self, norm: Norm) -> Callable[[Tensor], Tensor]:
+    def _norm(self, norm: Norm | None) -> Callable[[Tensor], Tensor]:
+        if norm is None:
+            return lambda x: x
         return self.operations.rms_norm(norm.weight, norm.eps, self.dtype)
 
     def _heads_norm(self, heads: Heads) -> Callable[[Tensor], Tensor] | None:
@@ -256,17 +314,67 @@ def _attend(
     batch: StepBatch,
 ) -> Tensor:
     assert isinstance(batch, AttentionBatch), "these operations gather the pages that they read"
-    tokens, num_heads, num_kv_heads = qkv.shape[0], heads.num_heads, heads.num_kv_heads
-    qkv = qkv.view(tokens, heads.num_projected, heads.head_dim)
+    qkv = _turned(operations, heads, norm, qkv, rotation, cache, batch)
+    out = operations.paged_attention(qkv[:, : heads.num_heads], cache, batch, heads.window, sinks)
+    return _opened(heads, qkv, out)
+
+
+def _attend_indexed(
+    operations: Operations,
+    heads: Heads,
+    norm: Callable[[Tensor], Tensor] | None,
+    indexer: Indexer,
+    norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]],
+    qkv: Tensor,
+    index_qk: Tensor,
+    rotation: Rotation,
+    cache: IndexedCache,
+    batch: StepBatch,
+) -> Tensor:
+    assert isinstance(batch, AttentionBatch), "these operations gather the pages that they read"
+    starts, (query_norm, key_norm) = rotation.groups, norms
+    assert starts is not None, "a model with indexers turns groups' keys"
+    qkv = _turned(operations, heads, norm, qkv, rotation, cache.pages, batch)
+    *queries, keys = index_qk.unflatten(1, (-1, indexer.head_dim)).unbind(1)
+    turned = rotation.cos.shape[-1]
+
+    def finish(means: Tensor, rows: Tensor) -> Tensor:
+        ready = key_norm(means)
+        operations.rope_(ready[..., :turned], starts.cos[rows], starts.sin[rows])
+        return ready
+
+    indexed.write_index(keys, cache, batch, indexer.group_size, finish)
+    index_query = query_norm(torch.stack(queries, 1))
+    operations.rope_(index_query[..., :turned], rotation.cos, rotation.sin)
+    out = operations.indexed_attention(qkv[:, : heads.num_heads], index_query, cache, batch, indexer)
+    return _opened(heads, qkv, out)
+
+
+def _turned(
+    operations: Operations,
+    heads: Heads,
+    norm: Callable[[Tensor], Tensor] | None,
+    qkv: Tensor,
+    rotation: Rotation,
+    cache: Tensor,
+    batch: AttentionBatch,
+) -> Tensor:
+    """[tokens, num_projected, head_dim] with queries and keys turned; keys and values are left in the cache."""
+    num_heads, num_kv_heads = heads.num_heads, heads.num_kv_heads
+    qkv = qkv.view(len(qkv), heads.num_projected, heads.head_dim)
     queries_keys = qkv[:, : num_heads + num_kv_heads]
     if norm is not None:
         queries_keys.copy_(norm(queries_keys))
     operations.rope_(queries_keys[..., : rotation.cos.shape[-1]], rotation.cos, rotation.sin)
     keys_values = qkv[:, num_heads : num_heads + 2 * num_kv_heads].unflatten(1, (2, num_kv_heads))
     operations.write_kv(keys_values, cache, batch.slots)
-    out = operations.paged_attention(qkv[:, :num_heads], cache, batch, heads.window, sinks)
+    return qkv
+
+
+def _opened(heads: Heads, qkv: Tensor, out: Tensor) -> Tensor:
+    """What is attended to, as far as its gates open."""
     if heads.gated:
-        out = out * torch.sigmoid(qkv[:, num_heads + 2 * num_kv_heads :])
+        out = out * torch.sigmoid(qkv[:, heads.num_heads + 2 * heads.num_kv_heads :])
     return out.flatten(1)
 
 

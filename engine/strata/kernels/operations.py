@@ -19,6 +19,9 @@ from strata.kernels.embedding import reference as embedding_reference
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.experts import reference as experts_reference
 from strata.kernels.experts.reference import ExpertFn
+from strata.kernels.indexed_attention import reference as indexed_reference
+from strata.kernels.indexed_attention import sdpa as indexed_sdpa
+from strata.kernels.indexed_attention.indexer import IndexedCache, Indexer
 from strata.kernels.linear import cpu as linear_cpu
 from strata.kernels.linear import reference as linear_reference
 from strata.kernels.linear.reference import LinearFn
@@ -46,6 +49,7 @@ class Operations:
     clamped_swiglu: Callable[[Tensor, float], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor], None]
     paged_attention: Callable[[Tensor, Tensor, AttentionBatch, int | None, Tensor | None], Tensor]
+    indexed_attention: Callable[[Tensor, Tensor, IndexedCache, AttentionBatch, Indexer], Tensor]
     delta_rule: DeltaRule
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
     run_experts: Callable[[Tensor, Tensor, Tensor, Sequence[ExpertFn]], Tensor]
@@ -60,6 +64,7 @@ REFERENCE = Operations(
     clamped_swiglu=clamped_swiglu_reference.clamped_swiglu,
     write_kv=attention_reference.write_kv,
     paged_attention=attention_reference.paged_attention,
+    indexed_attention=indexed_reference.indexed_attention,
     delta_rule=delta_rule_reference.delta_rule,
     route=router_reference.route,
     run_experts=experts_reference.run_experts,
@@ -68,7 +73,9 @@ REFERENCE = Operations(
 
 def operations_for(device: torch.device, dtype: torch.dtype) -> Operations:
     """The fastest versions there are for ``device`` and activations in ``dtype``."""
-    operations = replace(REFERENCE, paged_attention=sdpa.paged_attention)
+    operations = replace(
+        REFERENCE, paged_attention=sdpa.paged_attention, indexed_attention=indexed_sdpa.indexed_attention
+    )
     if device.type != "cpu":
         return operations
     operations = replace(operations, delta_rule=delta_rule_cpu.delta_rule)

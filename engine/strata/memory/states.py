@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
-from strata.config import LinearAttentionConfig
+from strata.config import ModelConfig
 from strata.kernels.delta_rule.state import DeltaState
+from strata.kernels.ngram_gate.layer import NGramState
 
 
 class StatePool:
-    """Two zeroed tensors; ``layers`` are their views, one a layer, with ``num_slots`` slots each.
+    """Zeroed tensors; ``layers`` are their views, one for each layer with linear attention, with ``num_slots`` slots
+    each.
 
     A sequence has the same slot in all layers. On a CPU the pages are the kernel's own zero page until they are
     written.
@@ -19,25 +22,37 @@ class StatePool:
 
     def __init__(
         self,
-        linear: LinearAttentionConfig,
-        num_layers: int,
+        model: ModelConfig,
         num_slots: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """``dtype``: of what the convolution was given; what is recurrent is in float32."""
-        conv = (num_layers, num_slots, linear.conv_kernel_size, linear.channels)
-        recurrent = (num_layers, num_slots, linear.num_value_heads, linear.key_head_dim, linear.value_head_dim)
-        self._conv = torch.zeros(conv, dtype=dtype, device=device)
-        self._recurrent = torch.zeros(recurrent, dtype=torch.float32, device=device)
-        self.layers = tuple(map(DeltaState, self._conv.unbind(0), self._recurrent.unbind(0)))
+        """``dtype``: of what convolutions were given; what is recurrent is in float32."""
+        linear, ngrams = model.linear_attention, model.ngrams
+        assert linear is not None, "a model with states has linear attention"
+        numbers = [layer for layer, is_linear in enumerate(model.linear_layers) if is_linear]
+
+        def zeros(num_layers: int, *shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(num_layers, num_slots, *shape, dtype=dtype, device=device)
+
+        conv = zeros(len(numbers), linear.conv_kernel_size, linear.channels, dtype=dtype)
+        heads = (linear.num_value_heads, linear.key_head_dim, linear.value_head_dim)
+        recurrent = zeros(len(numbers), *heads, dtype=torch.float32)
+        self._tensors = [conv, recurrent]
+        of_ngrams: dict[int, NGramState] = {}
+        if ngrams is not None:
+            tokens = zeros(len(ngrams.layers), ngrams.ngram_size, dtype=torch.int64)
+            inputs = zeros(len(ngrams.layers), model.ngram_conv_reach + 1, model.stream_width, dtype=dtype)
+            self._tensors += [tokens, inputs]
+            of_ngrams = dict(zip(ngrams.layers, map(NGramState, tokens.unbind(0), inputs.unbind(0)), strict=True))
+        self.layers = tuple(map(DeltaState, conv.unbind(0), recurrent.unbind(0), map(of_ngrams.get, numbers)))
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in (self._conv, self._recurrent))
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
 
     def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
         """What lies in one slot into another, in all layers; pair by pair, so that no memory is needed in between."""
         for source, target in pairs:
-            for tensor in (self._conv, self._recurrent):
+            for tensor in self._tensors:
                 tensor[:, target].copy_(tensor[:, source])

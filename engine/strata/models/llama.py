@@ -14,11 +14,11 @@ class Llama(Decoder):
     """Plain attention and one gated MLP a layer, or the experts that its family has in the place of one."""
 
     @staticmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm | None, layer: int) -> Attention:
         return Attention(config, weights, name, norm)
 
     @staticmethod
-    def feed_forward(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> FeedForward:
+    def feed_forward(config: ModelConfig, weights: Weights, name: str, norm: Norm | None, layer: int) -> FeedForward:
         if not config.expert_layers[layer]:
             return GatedMLP(weights, name, norm)
         assert config.experts is not None, "a layer of experts has its configuration"

@@ -13,5 +13,5 @@ class Mistral(Llama):
     """A Llama that sees through a sliding window; a Mixtral has experts in every layer."""
 
     @staticmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm | None, layer: int) -> Attention:
         return Attention(config, weights, name, norm, window=config.windows[layer])

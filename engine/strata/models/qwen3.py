@@ -14,5 +14,5 @@ class Qwen3(Llama):
     mixture has experts in all layers or in some."""
 
     @staticmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm | None, layer: int) -> Attention:
         return Attention(config, weights, name, norm, window=config.windows[layer], qk_norm=True)

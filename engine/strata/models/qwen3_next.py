@@ -14,5 +14,5 @@ class Qwen3Next(Llama):
     over a part of it. Experts beside a shared one."""
 
     @staticmethod
-    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm, layer: int) -> Attention:
+    def attention(config: ModelConfig, weights: Weights, name: str, norm: Norm | None, layer: int) -> Attention:
         return Attention(config, weights, name, norm, qk_norm=True, gated=config.gated_attention)

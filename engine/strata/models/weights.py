@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, takewhile
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from strata.experts.tier import Tier
 from strata.kernels.embedding.reference import EmbeddingFn
 from strata.kernels.layer import Expert, Kernels
 from strata.kernels.matrix import Matrix, Norm
+from strata.ngram.table import NGramTable, TensorTable
 from strata.plan.shape import expert_name
 from strata.quant import QuantizedTensor
 
@@ -24,7 +25,7 @@ class Weights:
 
     Tensors leave the dict as they are taken (unless kept), so that raw and prepared weights are never both there as a
     whole. ``took`` is told the bytes of each that has left. ``tier``: has the routed experts; None where they are
-    among the tensors. ``zero_centred_norms``: see ``ModelConfig``.
+    among the tensors. ``tables``: of n-grams, likewise. ``zero_centred_norms``: see ``ModelConfig``.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Weights:
         took: Callable[[int], None] = lambda num_bytes: None,
         tier: Tier | None = None,
         *,
+        tables: Mapping[str, NGramTable] | None = None,
         zero_centred_norms: bool = False,
     ) -> None:
         self._tensors = tensors
         self._took = took
+        self._tables = tables or {}
         self._zero_centred_norms = zero_centred_norms
         self.kernels = kernels
         self.tier: Tier = tier or Prepared(kernels, self._experts)
@@ -48,6 +51,11 @@ class Weights:
         """The norm of weight ``NAME.weight``."""
         weight = self.vector(f"{name}.weight")
         return Norm(1 + weight.float() if self._zero_centred_norms else weight, eps)
+
+    def stream_norm(self, name: str, eps: float, num_streams: int) -> Norm:
+        """Of each residual stream by itself, weight [streams, hidden]."""
+        norm = self.norm(name, eps)
+        return Norm(norm.weight.view(num_streams, -1), eps)
 
     def vector(self, name: str) -> Tensor:
         """The tensor called ``name`` itself."""
@@ -68,6 +76,11 @@ class Weights:
         """The gather from table ``NAME.weight``."""
         weight = self._tensors[f"{name}.weight"] if keep else self._take(f"{name}.weight")
         return self.kernels.embedding(_matrix(weight))
+
+    def ngram_table(self, name: str) -> NGramTable:
+        """The table of n-grams ``NAME.weight``."""
+        found = self._tables.get(f"{name}.weight")
+        return TensorTable(self.vector(f"{name}.weight"), self.kernels.dtype) if found is None else found
 
     def _experts(self, layer: int) -> Iterator[Expert]:
         """The experts of a layer, each taken when it is asked for."""

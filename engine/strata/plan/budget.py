@@ -78,7 +78,9 @@ def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
             "per token",
             kv_token_bytes(model, plan.element_bytes),
             f"2 x {model.num_kv_layers} layers x {model.num_kv_heads} KV heads x {model.head_dim} x "
-            f"{plan.element_bytes} bytes" + ("; sliding windows count in full" if any(model.kv_windows) else ""),
+            f"{plan.element_bytes} bytes"
+            + ("; sliding windows count in full" if any(model.kv_windows) else "")
+            + ("; index keys beside them" if model.indexer else ""),
         ),
         *_states_row(plan),
         ("workspace", plan.workspace_bytes, "at most, in a step"),

@@ -119,7 +119,7 @@ def _seconds(model: ModelConfig, parts: WeightParts, rates: Rates, step: _Step, 
     launch = LAUNCH_SECONDS if rates.overlaps else PLAIN_LAUNCH_SECONDS
     seconds = {
         "launches": launch * _launches(model, step.tokens) + _of_cublas(model, parts, counts),
-        "dense products": _dense(parts.attention + parts.dense, counts.attention + counts.dense, step.tokens, rates),
+        "dense products": _dense(_products(parts), _products(counts), step.tokens, rates),
         "attention": step.kv_bytes / (KV_SHARE * rates.device) + step.attention_flops / (TENSOR_SHARE * rates.flops),
         "head": _dense(parts.head or parts.embedding, counts.head or counts.embedding, step.logits, rates),
     }
@@ -273,21 +273,29 @@ def _binomial(number: int, probability: float) -> Iterator[tuple[int, float]]:
 
 def _attention_flops(model: ModelConfig, start: int, end: int) -> float:
     """Of scores and sums of a prompt's tokens from ``start`` to ``end``; of linear attention what each token reads of
-    its state, adds to it, and reads of it again."""
+    its state, adds to it, and reads of it again. With an indexer a chunk scores all groups, and attends to all tokens
+    behind a mask."""
     seen = 0.0
     for window in model.kv_windows:
         full = (end * (end + 1) - start * (start + 1)) / 2
         seen += full if window is None else min(full, (end - start) * window)
+    scored = model.indexer.num_heads * model.indexer.head_dim / model.indexer.group_size if model.indexer else 0.0
     linear = model.linear_attention.recurrent_elements if model.linear_attention else 0
     of_states = 6 * sum(model.linear_layers) * linear * (end - start)
-    return 4 * model.num_heads * model.head_dim * seen + of_states
+    return (4 * model.num_heads * model.head_dim + 2 * scored) * seen + of_states
 
 
 def _activation_bytes(model: ModelConfig, tokens: int) -> float:
     """What a step of many tokens reads and writes beside weights: residual stream, norms, tokens of experts and what
     these make of them."""
-    numbers = 8 * model.num_layers + 2 * _top_k(model) * sum(model.expert_layers)
+    streams = model.stream_width // model.hidden_size
+    numbers = 8 * streams * model.num_layers + 2 * _top_k(model) * sum(model.expert_layers)
     return 2.0 * tokens * numbers * model.hidden_size
+
+
+def _products(parts: WeightParts) -> float:
+    """Of the matrices that every token is multiplied with in all layers, routers aside."""
+    return parts.attention + parts.dense + parts.mixers
 
 
 def _distinct(model: ModelConfig, tokens: int) -> float:

@@ -125,6 +125,7 @@ def fit(
 
     plan, placed = size(config)
     parts = loaded_parts(model, config.dtype, memory.device, expert_format)
+    stored = weight_parts(model, config.dtype, expert_format)
     slots = parts.num_experts if placed is None else placed.num_resident
     ram = disk = 0
     if slots < parts.num_experts:
@@ -132,7 +133,7 @@ def fit(
         disk = max(0, parts.num_experts - ram - layers * fixed_slots(slots // layers))
     return Fit(
         parts,
-        weight_parts(model, config.dtype, expert_format).total,
+        stored.total + stored.ngrams,
         plan.capacity_bytes,
         int(parts.shared),
         plan.kv_bytes,

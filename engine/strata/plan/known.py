@@ -16,6 +16,7 @@ PUBLISHED = {
     "Qwen/Qwen3-235B-A22B": "qwen3-235b-a22b",
     "Qwen/Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b",
     "Qwen/Qwen3-Next-80B-A3B-Thinking": "qwen3-next-80b-a3b",
+    "Qwen/Qwen3.8-Flash-Next": "qwen3.8-flash-next",
     "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
     "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
     "openai/gpt-oss-20b": "gpt-oss-20b",

@@ -123,8 +123,25 @@ class MemoryPlan:
 
 def kv_token_bytes(model: ModelConfig, element_bytes: int) -> int:
     """Bytes of KV cache that one token takes: 2 * layers * kv_heads * head_dim * element_bytes, of the layers that have
-    keys and values."""
-    return 2 * model.num_kv_layers * model.num_kv_heads * model.head_dim * element_bytes
+    keys and values, and their index keys."""
+    of_layer = 2 * model.num_kv_heads * model.head_dim * element_bytes + _index_token_bytes(model, element_bytes)
+    return model.num_kv_layers * of_layer
+
+
+def _index_token_bytes(model: ModelConfig, element_bytes: int) -> int:
+    """Of one layer: the token's index key, and its part of its group's."""
+    indexer = model.indexer
+    return 0 if indexer is None else indexer.head_dim * element_bytes * (1 + indexer.group_size) // indexer.group_size
+
+
+def check_block_size(model: ModelConfig, config: EngineConfig) -> None:
+    """Raises OptionError where a block of KV cache would end within a group of the indexer."""
+    indexer, block_size = model.indexer, config.cache.block_size
+    if indexer is not None and block_size % indexer.group_size:
+        raise OptionError(
+            f"block_size is {block_size}; the model's indexer takes {indexer.group_size} tokens together: set a "
+            "multiple of that"
+        )
 
 
 def resolve_max_model_len(model: ModelConfig, config: EngineConfig) -> int:
@@ -162,7 +179,12 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     length = resolve_max_model_len(model, config)
     heads = model.num_heads + 2 * model.num_kv_heads
     linear = math.ceil(step_token_bytes(model, element_bytes, device) / element_bytes)
-    of_token = 4 * model.hidden_size + _feed_forward_elements(model) + max(2 * heads * model.head_dim, linear)
+    of_token = (
+        4 * model.hidden_size
+        + _stream_elements(model)
+        + _feed_forward_elements(model)
+        + max(2 * heads * model.head_dim, linear)
+    )
     logits = config.scheduler.max_sampled * model.vocab_size
     # float32, sorted with int64 indices, probabilities and their sums; before that, a copy and what adjusts it.
     sampling = max(logits * (4 + 4 + 8 + 4 + 8), logits * (4 + 4) + min(logits, MAX_ADJUSTED) * ADJUSTED_BYTES)
@@ -187,6 +209,14 @@ def _feed_forward_elements(model: ModelConfig) -> int:
     # int64 numbers, as elements of 2 bytes.
     routed = experts.num_experts_per_tok * (2 * model.hidden_size + 16) + 4 * experts.num_experts
     return max(dense, routed + 5 * experts.intermediate_size + 3 * experts.shared_intermediate_size)
+
+
+def _stream_elements(model: ModelConfig) -> int:
+    """Of a token where it has several residual streams: these, normalised, their gates, each once more on the way; with
+    n-grams keys, what is gated, and the convolution's input and result."""
+    if model.hyper_connections is None:
+        return 0
+    return (6 if model.ngrams is None else 10) * model.stream_width
 
 
 def _attention_elements(model: ModelConfig, config: EngineConfig, length: int, device: str) -> int:
@@ -245,6 +275,7 @@ def size_memory(
 def _size(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, weight_bytes: int, element_bytes: int
 ) -> MemoryPlan:
+    check_block_size(model, config)
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes, memory.device)

@@ -22,14 +22,17 @@ HEAD = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class WeightParts:
-    """Bytes of each part. ``dense``: MLPs of layers without experts, and experts that every token passes."""
+    """Bytes of each part. ``dense``: MLPs of layers without experts, experts that every token passes, and what
+    n-grams' embeddings are multiplied with."""
 
     embedding: float
     head: float  # 0: the embedding is the head, too, and one copy serves as both
     attention: float
     dense: float
     router: float
+    mixers: float  # of residual streams
     norms: float
+    ngrams: float  # tables on disk, of which tokens read rows through the page cache
     expert: float  # one routed expert
     num_experts: int  # routed experts of all layers
     experts_per_token: int  # of all layers
@@ -42,11 +45,12 @@ class WeightParts:
 
     @property
     def shared(self) -> float:
-        """Everything but the routed experts."""
-        return self.embedding + self.head + self.attention + self.dense + self.router + self.norms
+        """Everything but the routed experts and tables of n-grams."""
+        return self.embedding + self.head + self.attention + self.dense + self.router + self.mixers + self.norms
 
     @property
     def total(self) -> float:
+        """But for tables of n-grams."""
         return self.shared + self.experts
 
     @property
@@ -116,8 +120,6 @@ def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> Weight
     """The parts when a tensor takes ``size(spec)`` bytes."""
     total: defaultdict[str, float] = defaultdict(float)
     for spec in needed(model):
-        if spec.role is Role.NGRAMS:
-            continue  # its rows are read from the disk
         total[_part(spec)] += size(spec)
     num_expert_layers = sum(model.expert_layers)
     num_experts = model.experts.num_experts * num_expert_layers if model.experts else 0
@@ -127,6 +129,8 @@ def sum_parts(model: ModelConfig, size: Callable[[TensorSpec], float]) -> Weight
         attention=total["attention"],
         dense=total["dense"],
         router=total["router"],
+        mixers=total["mixers"],
+        ngrams=total["ngrams"],
         norms=total["norms"],
         expert=total["experts"] / num_experts if num_experts else 0,
         num_experts=num_experts,
@@ -146,8 +150,12 @@ def _part(spec: TensorSpec) -> str:
         return "experts"
     if spec.role is Role.EMBEDDING:
         return "head" if spec.name == HEAD else "embedding"
+    if spec.role is Role.MIXER:
+        return "mixers"
+    if spec.role is Role.NGRAMS:
+        return "ngrams"
     if spec.role is Role.ROUTER or spec.name.endswith(".mlp.gate.bias"):
         return "router"
     if ".self_attn." in spec.name or ".linear_attn." in spec.name:
         return "attention"
-    return "dense" if ".mlp." in spec.name else "norms"
+    return "dense" if ".mlp." in spec.name or spec.role is Role.MATRIX else "norms"

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from strata import quant
 from strata.config import ModelConfig
+from strata.config.ngram import NGramConfig
 from strata.errors import CheckpointError
 
 
@@ -18,7 +19,8 @@ class Role(StrEnum):
     EMBEDDING = "embedding"  # token embedding or output head: never below 8 bits
     MATRIX = "matrix"  # weight of a linear layer
     EXPERT = "expert"  # weight of a routed expert
-    ROUTER = "router"  # which experts a token takes, how much of the shared one: never below 16 bits
+    ROUTER = "router"  # which experts or keys a token takes, how much of the shared expert: never below 16 bits
+    MIXER = "mixer"  # what blocks take of the residual streams, and what these take of them: never below 8 bits
     NGRAMS = "ngrams"  # embeddings of n-grams, rows that are read as tokens need them: kept in 16 bits
     DECAY = "decay"  # what a token leaves of a state, how much it adds to it: never below 16 bits
     VECTOR = "vector"  # norm, bias, sinks or convolution: kept as it is
@@ -29,7 +31,8 @@ class TensorSpec:
     """One needed tensor, under its canonical name: Hugging Face's of Qwen, whatever the architecture. The experts'
     matrices are ``model.layers.L.mlp.experts.E.gate_proj.weight``, ``up_proj`` and ``down_proj``, one tensor each, the
     router is ``model.layers.L.mlp.gate.weight``; attention's gates are ``model.layers.L.self_attn.gate_proj.weight``;
-    linear attention's names are those of Qwen3.5. Sources that name, stack or fuse them otherwise translate."""
+    linear attention's names are those of Qwen3.5, those of residual streams, indexers and n-grams Qwen4's. Sources that
+    name, stack or fuse them otherwise translate."""
 
     name: str
     shape: tuple[int, ...]
@@ -76,9 +79,9 @@ def stored_format(spec: TensorSpec, dtype: str) -> str | None:
     """The bit format in which a store of ``dtype`` keeps the tensor; None keeps the type of the source."""
     if spec.role is Role.VECTOR:
         return None
-    if spec.role in (Role.ROUTER, Role.DECAY):
+    if spec.role in (Role.ROUTER, Role.DECAY, Role.NGRAMS):
         return "bf16"
-    name = "int8" if spec.role is Role.EMBEDDING and dtype != "bf16" else dtype
+    name = "int8" if spec.role in (Role.EMBEDDING, Role.MIXER) and dtype != "bf16" else dtype
     rows, cols = spec.shape
     return name if quant.get(name).accepts(rows, cols) else "bf16"
 
@@ -88,8 +91,14 @@ def _specs(config: ModelConfig) -> Iterator[TensorSpec]:
     yield TensorSpec("model.embed_tokens.weight", (config.vocab_size, hidden), Role.EMBEDDING)
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
-        yield TensorSpec(f"{prefix}.input_layernorm.weight", (hidden,), Role.VECTOR)
-        yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (hidden,), Role.VECTOR)
+        if config.hyper_connections is None:
+            yield TensorSpec(f"{prefix}.input_layernorm.weight", (hidden,), Role.VECTOR)
+            yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (hidden,), Role.VECTOR)
+        else:
+            for block in ("attn", "mlp"):
+                yield from _hyper_connection(config, f"{prefix}.{block}_hyper_connection", injects=True)
+        if config.ngrams is not None and layer in config.ngrams.layers:
+            yield from _ngrams(config, config.ngrams, layer, f"{prefix}.ple")
         if config.linear_layers[layer]:
             yield from _linear_attention(config, f"{prefix}.linear_attn")
         else:
@@ -98,7 +107,10 @@ def _specs(config: ModelConfig) -> Iterator[TensorSpec]:
             yield from _experts(config, layer, f"{prefix}.mlp")
         else:
             yield from _mlp(hidden, config.intermediate_size, f"{prefix}.mlp", config.mlp_bias)
-    yield TensorSpec("model.norm.weight", (hidden,), Role.VECTOR)
+    if config.hyper_connections is None:
+        yield TensorSpec("model.norm.weight", (hidden,), Role.VECTOR)
+    else:
+        yield from _hyper_connection(config, "model.hyper_connection_mixer", injects=False)
     if not config.tie_word_embeddings:
         yield TensorSpec("lm_head.weight", (config.vocab_size, hidden), Role.EMBEDDING)
 
@@ -117,6 +129,34 @@ def _attention(config: ModelConfig, prefix: str) -> Iterator[TensorSpec]:
     if config.attention_sinks:
         yield TensorSpec(f"{prefix}.sinks", (config.num_heads,), Role.VECTOR)
     yield from _linear(f"{prefix}.o_proj", hidden, q_rows, config.o_bias)
+    indexer = config.indexer
+    if indexer is not None:
+        rows = (indexer.num_heads + 1) * indexer.head_dim
+        yield TensorSpec(f"{prefix}.indexer.index_qk_proj.weight", (rows, hidden), Role.ROUTER)
+        yield TensorSpec(f"{prefix}.indexer.q_layernorm.weight", (indexer.head_dim,), Role.VECTOR)
+        yield TensorSpec(f"{prefix}.indexer.k_layernorm.weight", (indexer.head_dim,), Role.VECTOR)
+
+
+def _hyper_connection(config: ModelConfig, prefix: str, *, injects: bool) -> Iterator[TensorSpec]:
+    """``injects``: what comes behind it goes into the streams again."""
+    width, streams = config.stream_width, config.hyper_connections
+    assert streams is not None, "several residual streams have their configuration"
+    yield TensorSpec(f"{prefix}.hc_norm.weight", (width,), Role.VECTOR)
+    yield TensorSpec(f"{prefix}.input_mix_weight_down.weight", (streams.rank, width), Role.MIXER)
+    yield TensorSpec(f"{prefix}.input_mix_weight_up.weight", (width, streams.rank), Role.MIXER)
+    if injects:
+        yield TensorSpec(f"{prefix}.block_inject_weight.weight", (streams.num_streams, width), Role.MIXER)
+
+
+def _ngrams(config: ModelConfig, ngrams: NGramConfig, layer: int, prefix: str) -> Iterator[TensorSpec]:
+    width = config.stream_width
+    table = (ngrams.num_rows(layer), ngrams.head_dim)
+    yield TensorSpec(f"{prefix}.ple_embedding.ngram_embedding.weight", table, Role.NGRAMS)
+    yield from _linear(f"{prefix}.key_proj", width, ngrams.embed_dim, bias=False)
+    yield from _linear(f"{prefix}.value_proj", config.hidden_size, ngrams.embed_dim, bias=False)
+    for norm in ("key", "query", "conv"):
+        yield TensorSpec(f"{prefix}.norm_{norm}.weight", (width,), Role.VECTOR)
+    yield TensorSpec(f"{prefix}.conv1d.weight", (width, 1, config.ngram_conv_kernel_size), Role.VECTOR)
 
 
 def _linear_attention(config: ModelConfig, prefix: str) -> Iterator[TensorSpec]:
@@ -163,10 +203,14 @@ def _linear(name: str, rows: int, cols: int, bias: bool, expert: tuple[int, int]
 
 
 _MTP, _VISION = r"mtp\..*", r"model\.visual\..*"  # layers that guess further tokens, and what reads images
+# What the configuration says as well: how n-grams are hashed.
+_HASHES = r"model\.layers\.\d+\.ple\.ple_embedding\.(layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)"
 _UNREAD = {
     "Qwen3NextForCausalLM": (_MTP,),
     "Qwen3_5MoeForCausalLM": (_MTP, _VISION),
     "Qwen3_5MoeForConditionalGeneration": (_MTP, _VISION),
+    "Qwen4ExpForCausalLM": (_MTP, _VISION, _HASHES),
+    "Qwen4ExpForConditionalGeneration": (_MTP, _VISION, _HASHES),
 }
 
 

@@ -108,9 +108,13 @@ def sequence_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
 
 def kv_read_bytes(model: ModelConfig, context: int, element_bytes: int) -> int:
     """Bytes of KV cache that a token at position ``context`` reads; a layer with a sliding window reads no more than
-    that."""
-    positions = sum(context if window is None else min(context, window) for window in model.kv_windows)
-    return 2 * model.num_kv_heads * model.head_dim * element_bytes * positions
+    that, one with an indexer the keys of all groups, and what it chooses."""
+    of_position, indexer = 2 * model.num_kv_heads * model.head_dim * element_bytes, model.indexer
+    if indexer is not None:
+        groups = context // indexer.group_size
+        seen = min(context, indexer.budget + context % indexer.group_size)
+        return model.num_kv_layers * (groups * indexer.head_dim * element_bytes + seen * of_position)
+    return of_position * sum(context if window is None else min(context, window) for window in model.kv_windows)
 
 
 def roofline(step: StepBytes, rates: Rates, shares: Shares = Shares()) -> StepTime:
@@ -154,7 +158,8 @@ def multiplications_per_token(model: ModelConfig) -> int:
     """Weights that a token is multiplied with in all layers: of the experts those that it takes. Neither the embedding
     nor the head is: a chunk needs the logits of its last token alone."""
     counts = weight_counts(model)
-    return round(counts.attention + counts.dense + counts.router + counts.expert * counts.experts_per_token)
+    everywhere = counts.attention + counts.dense + counts.router + counts.mixers
+    return round(everywhere + counts.expert * counts.experts_per_token)
 
 
 def _over(num_bytes: float, rate: float) -> float:

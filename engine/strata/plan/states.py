@@ -1,9 +1,10 @@
-"""Bytes of linear attention: what it keeps of a sequence, and what a step takes for it."""
+"""Bytes of linear attention and of n-grams: what they keep of a sequence, and what a step takes for them."""
 
 from __future__ import annotations
 
 from strata.config import LinearAttentionConfig, ModelConfig
 
+TOKEN_BYTES = 8  # of a token's number
 FLOAT_BYTES = 4  # recurrent states, and heads on the way through the delta rule
 # States of one layer that a CPU's step has at a time of each sequence: what it read, with the sequences that begin
 # cleared, decayed, what is added, the new ones.
@@ -12,12 +13,13 @@ CHUNK = 64  # tokens that kernels take at a time; a test holds it to theirs
 
 
 def state_bytes(model: ModelConfig, element_bytes: int) -> int:
-    """What the layers with linear attention keep of one sequence, however long it is; 0 where there are none."""
+    """What the layers with linear attention keep of one sequence, however long it is; 0 where there are none. Those
+    with n-grams keep the last tokens, too, and what their convolution was given."""
     linear = model.linear_attention
     if linear is None:
         return 0
     of_layer = linear.conv_elements * element_bytes + linear.recurrent_elements * FLOAT_BYTES
-    return sum(model.linear_layers) * of_layer
+    return sum(model.linear_layers) * of_layer + _ngram_bytes(model, element_bytes)
 
 
 def step_token_bytes(model: ModelConfig, element_bytes: int, device: str) -> int:
@@ -55,3 +57,11 @@ def _chunk_token_bytes(linear: LinearAttentionConfig, element_bytes: int) -> int
     """A token's rows of U, W, P and G (``kernels.delta_rule.prefill``)."""
     of_head = (linear.value_head_dim + linear.key_head_dim + CHUNK) * element_bytes + FLOAT_BYTES
     return linear.num_value_heads * of_head
+
+
+def _ngram_bytes(model: ModelConfig, element_bytes: int) -> int:
+    ngrams = model.ngrams
+    if ngrams is None:
+        return 0
+    inputs = (model.ngram_conv_reach + 1) * model.stream_width * element_bytes
+    return len(ngrams.layers) * (ngrams.ngram_size * TOKEN_BYTES + inputs)

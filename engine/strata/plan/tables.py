@@ -31,12 +31,14 @@ def parts_table(model: ModelConfig, estimates: Sequence[Estimate], *, on_card: b
         ("attention", lambda e: e.parts.attention),
         ("dense MLPs", lambda e: e.parts.dense),
         ("routers", lambda e: e.parts.router),
+        ("residual streams", lambda e: e.parts.mixers),
         ("norms", lambda e: e.parts.norms),
     ]
     rows += [
         ("routed experts", lambda e: e.parts.experts),
         (f"  one of {estimates[0].parts.num_experts}", lambda e: e.parts.expert),
         ("all weights", lambda e: e.parts.total),
+        ("tables of n-grams, on disk", lambda e: e.parts.ngrams),
         ("read for a token, without experts", lambda e: e.parts.shared_per_token),
         ("read for a token, experts", lambda e: e.parts.experts_per_token_bytes),
     ]

@@ -6,16 +6,18 @@ import logging
 
 import torch
 
-from strata.config import DeviceConfig, EngineConfig
-from strata.errors import HardwareError
+from strata.config import DeviceConfig, EngineConfig, ModelConfig
+from strata.errors import HardwareError, UnsupportedModelError
 from strata.experts.place import blob_tier, reads_blobs
 from strata.kernels.capture import on_card
 from strata.kernels.layer import Kernels
 from strata.memory.caches import Caches
+from strata.memory.index import IndexPool
 from strata.memory.kv import KVPool
 from strata.memory.states import StatePool
 from strata.models import registry
 from strata.models.decoder import Decoder
+from strata.ngram.stored import open_tables
 from strata.plan.capture import capture_sizes, mixed_sizes
 from strata.plan.memory import MemoryPlan
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
@@ -27,6 +29,15 @@ from strata.store.progress import Phases, Progress, phase
 from strata.store.reader import Store
 
 logger = logging.getLogger(__name__)
+
+
+def check_supported(model: ModelConfig, device: Device) -> None:
+    """Raises UnsupportedModelError for what has no steps on the device yet."""
+    if model.hyper_connections is not None and device.type != "cpu":
+        raise UnsupportedModelError(
+            f"{model.architecture} on a card is not supported yet: several residual streams, indexed attention and "
+            "n-grams run on a CPU alone; choose --device cpu"
+        )
 
 
 def place_experts(store: Store, config: EngineConfig, device: Device, kernels: Kernels) -> ExpertPlacement | None:
@@ -72,8 +83,8 @@ def load_model(
             tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, config)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
-        prepare = phase("prepare", progress)
-        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier)
+        prepare, tables = phase("prepare", progress), open_tables(store, device.torch_device, kernels.dtype)
+        model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier, tables)
     return model, used_bytes(device) - used_before
 
 
@@ -92,11 +103,9 @@ def make_caches(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> Caches:
         )
         states = None
         if model.linear_attention is not None:
-            num_layers = sum(model.linear_layers)
-            states = StatePool(
-                model.linear_attention, num_layers, plan.num_states + plan.num_snapshots + 1, dtype, where
-            )
-    return Caches(model.linear_layers, kv, states)
+            states = StatePool(model, plan.num_states + plan.num_snapshots + 1, dtype, where)
+        index = None if model.indexer is None else IndexPool(model.indexer, kv)
+    return Caches(model.linear_layers, kv, states, index)
 
 
 @torch.inference_mode()

@@ -26,7 +26,7 @@ from strata.runner.contest import MAX_STEPS, keep_fastest
 from strata.runner.device import Device, device_memory, open_device, out_of_memory
 from strata.runner.graphs import StepGraphs
 from strata.runner.inputs import build_inputs
-from strata.runner.load import capture_steps, load_model, make_caches, place_experts
+from strata.runner.load import capture_steps, check_supported, load_model, make_caches, place_experts
 from strata.runner.step import StepResult, result_of
 from strata.runner.threads import ThreadTuners, choices
 from strata.runner.warm import decode_step, warm_up_steps
@@ -86,6 +86,7 @@ class Runner:
         settings out of range, CheckpointError for weights that are damaged or not supported.
         """
         device = open_device(config.device)
+        check_supported(store.model_config, device)
         kernels = kernels_for(device.torch_device, compute_dtype)
         placement = place_experts(store, config, device, kernels)
         if placement is not None:

@@ -100,6 +100,8 @@ class Store:
         """Of all weights, once the CPU's kernels have re-ordered them."""
 
         def bit_format(spec: TensorSpec) -> str | None:
+            if spec.role is Role.NGRAMS:
+                return None
             weight = self.manifest.contents.weight(spec)
             return None if weight.is_plain else weight.format
 

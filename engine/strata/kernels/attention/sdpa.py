@@ -30,14 +30,15 @@ def paged_attention(
     """As ``reference.paged_attention``."""
     groups = batch.groups[window]
     if len(groups) == 1:
-        return _attend(query, cache, groups[0], sinks)
-    return torch.cat([_attend(query[group.begin : group.end], cache, group, sinks) for group in groups])
+        return attend(query, cache, groups[0], sinks)
+    return torch.cat([attend(query[group.begin : group.end], cache, group, sinks) for group in groups])
 
 
-def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, sinks: Tensor | None) -> Tensor:
+def attend(query: Tensor, cache: Tensor, group: AttentionGroup, sinks: Tensor | None) -> Tensor:
+    """As ``paged_attention``, of one group's queries."""
     pages = cache.index_select(0, group.blocks).view(group.num_seqs, -1, *cache.shape[2:])[:, : group.kv_len]
     if sinks is None:
-        return _fused(query, pages, group.mask, group.causal)
+        return fused(query, pages, group.mask, group.causal)
     head_dim = query.shape[2]
     pages = functional.pad(pages, (0, SINK_DIMS, 0, 0, 0, 0, 1, 0))
     pages[:, 0, 0, :, head_dim] = 1
@@ -46,10 +47,10 @@ def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, sinks: Tensor |
     mask = None if group.mask is None else functional.pad(group.mask, (1, 0))
     if group.causal:
         mask = query.new_full((query.shape[0], 1 + group.kv_len), -torch.inf).triu_(2)
-    return _fused(wide, pages, mask, scale=1 / math.sqrt(head_dim))[..., :head_dim]
+    return fused(wide, pages, mask, scale=1 / math.sqrt(head_dim))[..., :head_dim]
 
 
-def _fused(
+def fused(
     query: Tensor, pages: Tensor, mask: Tensor | None, causal: bool = False, scale: float | None = None
 ) -> Tensor:
     """query [tokens, heads, dims], pages [num_seqs, positions, 2 (key, value), kv_heads, dims] -> as query."""

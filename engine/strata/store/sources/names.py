@@ -197,6 +197,8 @@ _RENAMES = {
     ),
     "Qwen3_5MoeForCausalLM": _QWEN3_5,
     "Qwen3_5MoeForConditionalGeneration": _QWEN3_5,
+    "Qwen4ExpForCausalLM": _QWEN3_5,
+    "Qwen4ExpForConditionalGeneration": _QWEN3_5,
     "GptOssForCausalLM": ((".mlp.router.", ".mlp.gate."),),
 }
 _STACKS = {"gate_up_proj": _Stack(_GATE_UP), "down_proj": _Stack(("down_proj",))}
