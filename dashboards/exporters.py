@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from strata.engine.fake import FakeEngine
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.native.pool import CpuWork
+from strata.ngram.counts import TableCounts
 from strata.server.metrics import Metrics
 from strata_operator.agent.agent import Snapshot
 from strata_operator.agent.exporter import Exporter, api_requests
@@ -37,8 +38,8 @@ _EXPERTS = ExpertStats({0: ExpertCounts()}, 1, 1, 1, cpu=CpuWork(0, 0.0, 0.0), n
 
 
 def engine() -> CollectorRegistry:
-    """Of `strata serve` with experts beyond VRAM and states of linear attention."""
-    fake = FakeEngine(experts=_EXPERTS, num_states=1)
+    """Of `strata serve` with experts beyond VRAM, states of linear attention, and tables of n-grams."""
+    fake = FakeEngine(experts=_EXPERTS, tables=TableCounts(), num_states=1)
     asyncio.run(fake.start())
     return Metrics(fake, model_name="m").registry
 

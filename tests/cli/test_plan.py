@@ -218,5 +218,6 @@ def test_packed_experts_are_known_by_their_files(tmp_path: Path) -> None:
 def test_a_table_of_n_grams_is_beside_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "qwen3.8-flash-next", "--gpu", "h100", "--dtype", "int4", "--max-model-len", "4096"]) == 0
     shown = capsys.readouterr().out
-    assert "tables of n-grams, on disk                    95.4 GiB" in shown
+    assert "tables of n-grams, on disk                   101.7 GiB" in shown
+    assert "int4: tables of n-grams: 101.7 GiB on disk, of which a token reads 16 rows; with as much RAM" in shown
     assert "several residual streams run on a CPU alone yet" in shown

@@ -16,6 +16,7 @@ from strata.engine.messages import EngineReady, LoadProgress, Rejected, StepOutp
 from strata.engine.process import Report
 from strata.errors import CheckpointError, EngineError, RequestError, StorageError
 from strata.experts.counts import ExpertCounts, ExpertStats
+from strata.ngram.counts import TableCounts
 from strata.request import GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.scheduler import Scheduler
 from strata.scheduler.stats import SchedulerStats
@@ -95,7 +96,9 @@ class StubLoop:
             time.sleep(0.001)
             return StepOutputs((), self.stats())
         outputs = self._scheduler.update(batch, self._runner.run(batch))
-        return StepOutputs(tuple(map(self._with_logprobs, outputs)), self.stats())
+        # Every step reads 16 rows of a table of n-grams.
+        tables = TableCounts(rows=16 * self._num_steps)
+        return StepOutputs(tuple(map(self._with_logprobs, outputs)), self.stats(), tables=tables)
 
     def _with_logprobs(self, output: TokenOutput) -> TokenOutput:
         return replace(output, logprobs=LONG_LOGPROBS) if output.request_id in self._chatty else output

@@ -24,6 +24,7 @@ from strata.engine.fake import FAKE_READY
 from strata.engine.messages import LoadProgress
 from strata.errors import EngineError, OverloadedError, RequestError, StorageError, UsageError
 from strata.experts.counts import ExpertCounts
+from strata.ngram.counts import TableCounts
 from strata.request import FinishReason, GenerationRequest, SamplingParams
 from tests.engine.conftest import StartStub
 from tests.engine.stub_loop import CHATTY, HANGS, LOAD, MAX_MODEL_LEN, NUM_BLOCKS, RAISES, REFUSED, STAYS
@@ -81,6 +82,15 @@ async def test_the_figures_of_experts_are_there_at_the_start_and_complete_when_t
     assert client.experts.total.hit_ratio == 0.25
     await client.close()
     assert client.experts is None
+
+
+async def test_what_steps_read_of_tables_of_ngrams_is_told(start_stub: StartStub) -> None:
+    client = await start_stub()
+    assert client.tables is None
+    await collect(client, request("a", max_tokens=5, ignore_eos=True))
+    assert client.tables == TableCounts(rows=5 * 16)
+    await client.close()
+    assert client.tables is None
 
 
 async def test_loading_is_reported(start_stub: StartStub) -> None:

@@ -77,15 +77,15 @@ def test_a_page_is_read_once_for_all_of_its_rows(table: StoredTable, layout: Tab
     ids = torch.tensor([[0, 1, 0], [11, 12, 246]])
     table.begin(ids).wait()
     counts = table.counts
-    assert (counts.rows, counts.pages, counts.bytes) == (6, 3, 3 * 4096)
+    assert (counts.rows, counts.cached_bytes + counts.disk_bytes) == (6, 3 * 4096)
 
 
 def test_pages_that_the_cache_has_not_are_counted(table: StoredTable, rows: torch.Tensor) -> None:
     ids = torch.arange(len(rows))[None]
     table.begin(ids).wait()
-    before = table.counts.missed
+    before = table.counts.disk_bytes
     table.begin(ids).wait()
-    assert table.counts.missed == before, "the page cache has them all now"
+    assert table.counts.disk_bytes == before, "the page cache has them all now"
 
 
 def test_pages_come_from_the_disk_many_at_a_time(
@@ -104,7 +104,7 @@ def test_pages_come_from_the_disk_many_at_a_time(
     monkeypatch.setattr("strata.ngram.pages._AT_ONCE", 1)
     ids = torch.arange(72).view(2, 36)  # the first two files
     assert torch.equal(table.begin(ids).wait(), rows[ids].flatten(1).float())
-    assert table.counts.missed == 6
+    assert table.counts.disk_bytes == 6 * 4096
 
 
 def test_a_file_system_that_does_not_tell_what_is_cached(
@@ -120,7 +120,7 @@ def test_a_file_system_that_does_not_tell_what_is_cached(
     monkeypatch.setattr(os, "preadv", preadv)
     ids = torch.arange(len(rows))[None]
     assert torch.equal(table.begin(ids).wait(), rows.flatten()[None].float())
-    assert table.counts.missed == 0
+    assert table.counts.disk_bytes == 0
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -15,6 +15,7 @@ from strata.engine.fake import FakeEngine
 from strata.experts.counts import ExpertCounts, ExpertStats
 from strata.experts.ways import Way
 from strata.native.pool import CpuWork
+from strata.ngram.counts import TableCounts
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.metrics import OUTCOMES, Metrics
 from tests.server.conftest import Serve
@@ -185,6 +186,14 @@ def test_experts_that_only_the_card_reads_have_no_series_of_the_cpu(serve: Serve
     assert 'tier="disk"} 0.0' in text
     assert "to_host" not in text
     assert not re.search("strata_expert_(cpu|wait)", text)
+
+
+def test_what_was_read_of_tables_is_shown_where_there_are_any(serve: Serve) -> None:
+    assert "strata_table" not in serve().client.get("/metrics").text
+    lines = serve(tables=TableCounts(64, 4096, 8192)).client.get("/metrics").text.splitlines()
+    assert "strata_table_rows_total 64.0" in lines
+    assert 'strata_table_read_bytes_total{source="page_cache"} 4096.0' in lines
+    assert 'strata_table_read_bytes_total{source="disk"} 8192.0' in lines
 
 
 def test_the_disk_of_the_cache_is_shown_before_there_is_a_cache(

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from strata.errors import StorageError
-from strata.ngram.pages import NUM_READERS
 from strata.ngram.stored import StoredTable
+from strata.plan.ngrams import NUM_READERS
 from strata.plan.units import format_bytes
 from strata.store.encode import encode_pages
 from strata.store.shard import ShardWriter
@@ -131,8 +131,8 @@ def _measure(table: StoredTable, root: Path, layout: TableLayout, tokens: int, h
     again = ids()
     table.begin(again).wait()
     warm_seconds = _repeated(lambda: _seconds(lambda: table.begin(again).wait()))
-    missed = (after.missed - before.missed) / (after.pages - before.pages)
-    return Measurement(tokens, tokens * heads, warm_seconds, cold_seconds, plain_seconds, missed)
+    cached, disk = after.cached_bytes - before.cached_bytes, after.disk_bytes - before.disk_bytes
+    return Measurement(tokens, tokens * heads, warm_seconds, cold_seconds, plain_seconds, disk / (cached + disk))
 
 
 class _Plain:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from strata.engine.messages import EngineReady, LoadProgress
 from strata.experts.counts import ExpertStats
+from strata.ngram.counts import TableCounts
 from strata.request import GenerationRequest, TokenOutput
 from strata.scheduler.stats import SchedulerStats
 
@@ -36,6 +37,11 @@ class Engine(Protocol):
     def experts(self) -> ExpertStats | None:
         """Where steps found their experts, up to a second ago; None unless the engine is ready, and for a model whose
         experts are always in one place or that has none."""
+
+    @property
+    def tables(self) -> TableCounts | None:
+        """What steps read of tables of n-grams; None unless the engine is ready, before the first step, and for a model
+        that has none."""
 
     @property
     def capacity(self) -> int:

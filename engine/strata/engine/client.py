@@ -28,6 +28,7 @@ from strata.engine.post import Post
 from strata.engine.process import run_engine
 from strata.errors import EngineError, StrataError, UsageError
 from strata.experts.counts import ExpertStats
+from strata.ngram.counts import TableCounts
 from strata.request import FinishReason, GenerationRequest, TokenOutput
 from strata.scheduler.admission import check_capacity, check_id
 from strata.scheduler.stats import SchedulerStats
@@ -62,6 +63,7 @@ class EngineClient(Lifecycle):
         self._load = load
         self._stats: SchedulerStats | None = None
         self._experts: ExpertStats | None = None
+        self._tables: TableCounts | None = None
         self._open: dict[str, asyncio.Queue[TokenOutput | StrataError]] = {}
         self._loaded = asyncio.Event()  # loading has ended, well or not
         self._exited = asyncio.Event()
@@ -75,6 +77,10 @@ class EngineClient(Lifecycle):
     @property
     def experts(self) -> ExpertStats | None:
         return self._experts if self._state == "ready" else None
+
+    @property
+    def tables(self) -> TableCounts | None:
+        return self._tables if self._state == "ready" else None
 
     @property
     def capacity(self) -> int:
@@ -164,8 +170,8 @@ class EngineClient(Lifecycle):
 
     def _on_event(self, event: Event) -> None:
         match event:
-            case StepOutputs(outputs, stats, rejected):
-                self._stats = stats
+            case StepOutputs(outputs, stats, rejected, tables):
+                self._stats, self._tables = stats, tables or self._tables
                 self._watch()
                 for output in outputs:
                     if output.request_id in self._open:  # else just aborted

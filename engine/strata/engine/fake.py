@@ -20,6 +20,7 @@ from strata.engine.lifecycle import Lifecycle
 from strata.engine.messages import EngineFailed, EngineReady, LoadProgress
 from strata.errors import EngineError, OverloadedError, StrataError
 from strata.experts.counts import ExpertStats
+from strata.ngram.counts import TableCounts
 from strata.request import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from strata.scheduler.admission import check_id
 from strata.scheduler.stats import SchedulerStats
@@ -60,8 +61,8 @@ class FakeEngine(Lifecycle):
     ready: what the engine says of its model. stages: reports of loading. hold_load: stay "loading" until
     ``next_stage()`` has been called once for every stage and once more; else ``start()`` runs through all of them.
     load_failure: loading ends in this instead of readiness. max_open: requests at a time, then OverloadedError; None
-    takes what an engine takes that is not told otherwise. experts: what it says of them while it is ready. num_states:
-    slots for states of linear attention that it says it has.
+    takes what an engine takes that is not told otherwise. experts, tables: what it says of them while it is
+    ready. num_states: slots for states of linear attention that it says it has.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class FakeEngine(Lifecycle):
         load_failure: EngineFailed | None = None,
         max_open: int | None = None,
         experts: ExpertStats | None = None,
+        tables: TableCounts | None = None,
         num_states: int = 0,
     ) -> None:
         super().__init__()
@@ -86,6 +88,7 @@ class FakeEngine(Lifecycle):
         self._load_failure = load_failure
         self._max_open = SchedulerConfig().capacity if max_open is None else max_open
         self._experts = experts
+        self._tables = tables
         self._num_states = num_states
         self._rejection: StrataError | None = None
         self._open: dict[str, int] = {}  # request id to tokens of prompt and output
@@ -156,6 +159,10 @@ class FakeEngine(Lifecycle):
     @property
     def experts(self) -> ExpertStats | None:
         return self._experts if self._state == "ready" else None
+
+    @property
+    def tables(self) -> TableCounts | None:
+        return self._tables if self._state == "ready" else None
 
     @property
     def capacity(self) -> int:

@@ -122,7 +122,7 @@ class EngineLoop:
             if batch is None:
                 if self._compiling:
                     wait([future for _, _, future in self._compiling.values()], _COMPILE_SECONDS, FIRST_COMPLETED)
-                return StepOutputs(late, self.stats(), rejected)
+                return StepOutputs(late, self.stats(), rejected, self._runner.table_counts())
             step = self._launch(batch)
         drawn = self._draw(step)
         self._runner.check()
@@ -139,7 +139,7 @@ class EngineLoop:
                 if output.request_id in drawn.errors
             )
             outputs = tuple(output for output in outputs if output.request_id not in drawn.errors)
-        return StepOutputs(late + outputs, self.stats(), rejected)
+        return StepOutputs(late + outputs, self.stats(), rejected, self._runner.table_counts())
 
     def stats(self) -> SchedulerStats:
         """The scheduler's state now."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from strata.errors import StrataError
 from strata.experts.counts import ExpertStats
+from strata.ngram.counts import TableCounts
 from strata.request import GenerationRequest, TokenOutput
 from strata.scheduler.stats import SchedulerStats
 
@@ -79,6 +80,7 @@ class StepOutputs:
     outputs: tuple[TokenOutput, ...]
     stats: SchedulerStats
     rejected: tuple[Rejected, ...] = ()
+    tables: TableCounts | None = None  # what was read of tables of n-grams so far; None: the model has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,27 +7,17 @@ import os
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
 from strata.errors import CheckpointError
+from strata.plan.ngrams import CHECKSUM_BYTES, NUM_READERS
 from strata.store.shard import altered
-from strata.store.tables import CHECKSUM_BYTES, TableLayout
+from strata.store.tables import TableLayout
 
-NUM_READERS = 32  # reads that a disk has at a time: NVMe serves that many in little more than the time of one
 _AT_ONCE = 8  # pages that a reader takes at a time
 _CHECKSUM = struct.Struct("<Q")
-
-
-@dataclass(slots=True)
-class PageCounts:
-    """Since a table was opened."""
-
-    pages: int = 0
-    bytes: int = 0
-    missed: int = 0  # of these pages, not in the page cache; 0 where the file system does not tell
 
 
 class Pages:
@@ -35,7 +25,8 @@ class Pages:
 
     def __init__(self, root: Path, layout: TableLayout) -> None:
         """Raises CheckpointError naming a file that is missing or has another size."""
-        self.counts = PageCounts()
+        self.num_read = 0  # pages
+        self.num_missed = 0  # of these, not in the page cache; none where the file system does not tell
         self._root, self._layout = root, layout
         self._files: list[int] = []
         self._readers = ThreadPoolExecutor(NUM_READERS, "strata-table-reader")
@@ -66,7 +57,7 @@ class Pages:
         views = [target[at : at + size] for at in range(0, len(numbers) * size, size)]
         absent = self._take_cached(numbers, views)
         if self._tells:
-            self.counts.missed += len(absent)
+            self.num_missed += len(absent)
 
         def fetch_some(begin: int) -> None:
             for number, view in absent[begin : begin + _AT_ONCE]:
@@ -74,8 +65,7 @@ class Pages:
 
         for _ in self._readers.map(fetch_some, range(0, len(absent), _AT_ONCE)):
             pass
-        self.counts.pages += len(numbers)
-        self.counts.bytes += len(numbers) * size
+        self.num_read += len(numbers)
 
     def forget(self) -> None:
         """Drop the files from the page cache."""

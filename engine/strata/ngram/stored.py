@@ -13,7 +13,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from strata.ngram.pages import PageCounts, Pages
+from strata.ngram.counts import TableCounts
+from strata.ngram.pages import Pages
 from strata.store.reader import Store
 from strata.store.tables import TableLayout
 
@@ -25,16 +26,6 @@ _BUFFER_BYTES = 16 << 20
 def open_tables(store: Store, device: torch.device, dtype: torch.dtype) -> dict[str, StoredTable]:
     """The tables of a store by their weights' names. Raises CheckpointError naming a file that is missing."""
     return {layout.name: StoredTable(store.path, layout, device, dtype) for layout in store.manifest.contents.tables}
-
-
-@dataclass(frozen=True, slots=True)
-class TableCounts:
-    """What was read of a table."""
-
-    rows: int  # that were asked for
-    pages: int  # that hold them, each once for all rows of a step
-    bytes: int  # of these pages
-    missed: int  # pages that were not in the page cache
 
 
 class StoredTable:
@@ -66,8 +57,8 @@ class StoredTable:
     @property
     def counts(self) -> TableCounts:
         """Since it was opened."""
-        read: PageCounts = self._pages.counts
-        return TableCounts(self._num_rows, read.pages, read.bytes, read.missed)
+        pages, size = self._pages, self._layout.page_bytes
+        return TableCounts(self._num_rows, (pages.num_read - pages.num_missed) * size, pages.num_missed * size)
 
     def begin(self, ids: Tensor) -> PendingRows:
         """Ask for rows, int64 [tokens, heads]; those on a card are waited for."""

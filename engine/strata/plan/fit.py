@@ -16,6 +16,7 @@ from strata.config import EngineConfig, ModelConfig
 from strata.plan.advice import Fits, Way, find_ways
 from strata.plan.budget import explain
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, MemoryPlan, size_memory
+from strata.plan.ngrams import TableFit
 from strata.plan.parts import WeightParts, loaded_parts, weight_parts
 from strata.plan.placement import ExpertBytes, ExpertPlacement, fixed_slots, plan_experts
 from strata.plan.speed import Rates, Shares
@@ -66,6 +67,7 @@ class Fit:
     num_whole_seqs: int
     problem: str | None  # why it does not fit, and what to change
     shortage: str | None  # where it does: why not all sequences can be whole at once, and what to change
+    tables: TableFit | None  # of n-grams, where the model has any
 
     @property
     def taken(self) -> int:
@@ -131,9 +133,12 @@ def fit(
     if slots < parts.num_experts:
         ram, layers = _host_experts(parts, machine.ram_bytes), sum(model.expert_layers)
         disk = max(0, parts.num_experts - ram - layers * fixed_slots(slots // layers))
+    tables = None
+    if model.ngrams is not None:
+        tables = TableFit.of(model.ngrams, _left_ram(machine, plan, ram * parts.expert))
     return Fit(
         parts,
-        stored.total + stored.ngrams,
+        stored.total + (0 if tables is None else tables.disk_bytes),
         plan.capacity_bytes,
         int(parts.shared),
         plan.kv_bytes,
@@ -150,7 +155,17 @@ def fit(
         num_whole_seqs=plan.num_whole_seqs,
         problem=None if plan.fits else explain(plan, config, _ways(config, plan, lambda c: resize(c).fits)),
         shortage=_shortage(config, plan, resize) if plan.fits else None,
+        tables=tables,
     )
+
+
+def _left_ram(machine: Machine, plan: MemoryPlan, expert_bytes: float) -> int | None:
+    """What is left of RAM for the page cache."""
+    if machine.ram_bytes is None:
+        return None
+    if machine.vram_bytes is None:
+        return plan.free_bytes
+    return machine.ram_bytes - PROCESS_BYTES - math.ceil(expert_bytes)
 
 
 def _host_experts(parts: WeightParts, ram_bytes: int | None) -> int:

@@ -38,7 +38,7 @@ def parts_table(model: ModelConfig, estimates: Sequence[Estimate], *, on_card: b
         ("routed experts", lambda e: e.parts.experts),
         (f"  one of {estimates[0].parts.num_experts}", lambda e: e.parts.expert),
         ("all weights", lambda e: e.parts.total),
-        ("tables of n-grams, on disk", lambda e: e.parts.ngrams),
+        ("tables of n-grams, on disk", lambda e: e.fit.tables.disk_bytes if e.fit.tables else 0),
         ("read for a token, without experts", lambda e: e.parts.shared_per_token),
         ("read for a token, experts", lambda e: e.parts.experts_per_token_bytes),
     ]
@@ -82,6 +82,7 @@ def fit_table(estimates: Sequence[Estimate], *, on_card: bool) -> list[str]:
             )
     lines.append(_bytes_row("disk: the store", estimates, lambda e: e.fit.store_bytes))
     lines += [f"{e.dtype} does not fit: {e.fit.problem}." for e in estimates if e.fit.problem]
+    lines += [f"{e.dtype}: {e.fit.tables}." for e in estimates if e.fit.tables and not e.fit.problem]
     lines += [f"{e.dtype}: {e.fit.shortage}." for e in estimates if e.fit.shortage]
     lines += [f"warning: {e.dtype}: {_about_disk(e)}." for e in estimates if e.fit.disk_experts and e.bounds]
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import torch
 
@@ -17,7 +18,7 @@ from strata.memory.kv import KVPool
 from strata.memory.states import StatePool
 from strata.models import registry
 from strata.models.decoder import Decoder
-from strata.ngram.stored import open_tables
+from strata.ngram.table import NGramTable
 from strata.plan.capture import capture_sizes, mixed_sizes
 from strata.plan.memory import MemoryPlan
 from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
@@ -72,6 +73,7 @@ def load_model(
     config: DeviceConfig,
     max_model_len: int,
     progress: Phases,
+    tables: Mapping[str, NGramTable],
 ) -> tuple[Decoder, int]:
     """The model, and the bytes that its weights take: kernels re-order them, so that is known only afterwards."""
     used_before = used_bytes(device)
@@ -83,7 +85,7 @@ def load_model(
             tier = blob_tier(layout, placement, kernels, device.torch_device, top_k, config)
         put = None if tier is None else tier.put
         tensors = dict(store.load(device.torch_device, phase("load", progress), put))
-        prepare, tables = phase("prepare", progress), open_tables(store, device.torch_device, kernels.dtype)
+        prepare = phase("prepare", progress)
         model = registry.build(store.model_config, tensors, kernels, max_model_len, prepare, tier, tables)
     return model, used_bytes(device) - used_before
 

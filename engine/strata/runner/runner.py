@@ -19,8 +19,12 @@ from strata.experts.ways import Way
 from strata.kernels.select import kernels_for
 from strata.memory.caches import Caches
 from strata.models.decoder import Decoder
+from strata.ngram.counts import TableCounts
+from strata.ngram.stored import StoredTable, open_tables
 from strata.plan.budget import budget_table, plan_memory
+from strata.plan.hardware import available_memory
 from strata.plan.memory import MemoryPlan
+from strata.plan.ngrams import TableFit
 from strata.plan.placement import ExpertPlacement
 from strata.runner.contest import MAX_STEPS, keep_fastest
 from strata.runner.device import Device, device_memory, open_device, out_of_memory
@@ -62,6 +66,7 @@ class Runner:
         self.caches = caches
         self.placement = placement
         self.calibration: Calibration | None = None  # of the experts' tier
+        self.tables: Sequence[StoredTable] = ()  # of n-grams
         self.way: Way | None = None  # to missing experts; None: none is ever missing
         self.way_seconds: dict[Way, float] = {}  # of a decode step, by the ways that were compared
         self._tuners = tuners
@@ -107,7 +112,8 @@ class Runner:
         if placement is not None:
             weight_bytes += placement.vram_bytes - placement.experts.num_bytes
         max_model_len = plan(weight_bytes, 0).max_model_len
-        model, taken = load_model(store, device, kernels, placement, config.device, max_model_len, progress)
+        tables = open_tables(store, device.torch_device, compute_dtype)
+        model, taken = load_model(store, device, kernels, placement, config.device, max_model_len, progress, tables)
         # A CPU's process grows by more than its weights: code that is run first, what the allocator keeps. That counts
         # as used by others, so that what is logged is what was planned.
         taken = max(taken, weight_bytes) if device.type == "cuda" else weight_bytes
@@ -117,10 +123,15 @@ class Runner:
             logger.info("%s", line)
         if placement is not None and not placement.is_resident:
             logger.info("%s", placement)
+        if store.model_config.ngrams is not None:
+            # A CPU's caches were allocated, but nobody has touched them.
+            beside = final.taken_bytes - taken if device.type == "cpu" else 0
+            logger.info("%s", TableFit.of(store.model_config.ngrams, available_memory() - beside))
         tuners = None
         if device.type == "cpu" and config.device.num_threads is None:
             tuners = ThreadTuners(choices(torch.get_num_threads()))
         runner = cls(model, store.model_config.vocab_size, device, final, caches, tuners, placement=placement)
+        runner.tables = tuple(tables.values())
 
         def capture(max_num_seqs: int, progress: Progress = lambda done, total: None) -> None:
             if device.type == "cuda" and config.device.cuda_graphs and model.can_capture:
@@ -214,6 +225,10 @@ class Runner:
         """Raise EngineError if a step that has ended went wrong where the device cannot tell."""
         if self.model.tier is not None:
             self.model.tier.check()
+
+    def table_counts(self) -> TableCounts | None:
+        """What steps read of tables of n-grams; None where the model has none."""
+        return sum((table.counts for table in self.tables), TableCounts()) if self.tables else None
 
     def expert_stats(self, *, wait: bool = False) -> ExpertStats | None:
         """As ``Tier.stats``; None also for a model without experts."""

@@ -15,6 +15,7 @@ import strata
 from strata.engine.api import Engine
 from strata.errors import OptionError
 from strata.experts.counts import ExpertStats
+from strata.ngram.counts import TableCounts
 from strata.request import TokenOutput
 from strata.scheduler.stats import SchedulerStats, WaitReason
 from strata.server.record import RequestRecord
@@ -201,6 +202,8 @@ class _EngineState(Collector):
             yield from _states(stats)
         if self._engine.experts is not None:
             yield from _experts(self._engine.experts)
+        if self._engine.tables is not None:
+            yield from _tables(self._engine.tables)
 
     def _build(self) -> Metric:
         ready = self._engine.ready
@@ -290,6 +293,15 @@ def _experts(stats: ExpertStats) -> Iterator[Metric]:
         yield CounterMetricFamily("strata_expert_cpu_stale_requests", text, value=cpu.stale)
         text = "Seconds that the GPU waited for the CPU's answers, its own experts being done."
         yield CounterMetricFamily("strata_expert_wait_seconds", text, value=total.waited_seconds)
+
+
+def _tables(counts: TableCounts) -> Iterator[Metric]:
+    """There are no such series where the model has no tables of n-grams."""
+    text = "Rows of tables of n-grams that tokens asked for."
+    yield CounterMetricFamily("strata_table_rows", text, value=counts.rows)
+    read: dict[tuple[str, ...], float] = {("page_cache",): counts.cached_bytes, ("disk",): counts.disk_bytes}
+    text = "Bytes of the pages that hold these rows, each once a step, by where they came from."
+    yield _counters("strata_table_read_bytes", text, ("source",), read)
 
 
 def _counters(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from strata import quant
 from strata.errors import CheckpointError
+from strata.plan.ngrams import CHECKSUM_BYTES
 from strata.plan.shape import expert_name
 from strata.quant.base import QuantizedTensor, Tensor
 from strata.store.layout import PLAIN_DTYPES, ExpertLayout, Weight
@@ -13,7 +14,7 @@ from strata.store.manifest import stored_tensors
 from strata.store.shard import PIECE_BYTES, bytes_of, encode_header, torch_dtype
 from strata.store.sources import Source
 from strata.store.sources.base import WHOLE
-from strata.store.tables import CHECKSUM_BYTES, TableLayout
+from strata.store.tables import TableLayout
 
 # Weights read at a time: 16 MiB in float32. An embedding of 150,000 tokens has a hundred times that and more.
 _READ_WEIGHTS = 4 << 20

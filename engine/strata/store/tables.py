@@ -1,6 +1,7 @@
 """How a table lies in a store, of which tokens read a few rows: as pages, each some whole rows and a checksum.
 
-A row is read with one page, as disk and page cache have it, and checked by itself: nobody reads all of a table again.
+A row is read with one page, as disk and page cache have it. At the page's end is the xxh3_64 of what is before it, with
+the page's number as the seed: nobody reads all of a table again to compare one checksum.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from strata.plan.ngrams import ITEM_BYTES, page_bytes, rows_per_page
 from strata.plan.shape import Role, TensorSpec
 
-PAGE_ALIGNMENT = 4096  # bytes: of Linux and of disks
-CHECKSUM_BYTES = 8  # at a page's end: xxh3_64 of what is before it, with the page's number as the seed
-ITEM_BYTES = 2  # of a number: bf16
 SHARD_FACTOR = 8  # a table's files are as much larger than others: each stays open
 
 
@@ -34,11 +33,11 @@ class TableLayout:
 
     @cached_property
     def page_bytes(self) -> int:
-        return -(-(self.row_bytes + CHECKSUM_BYTES) // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
+        return page_bytes(self.dim)
 
     @cached_property
     def rows_per_page(self) -> int:
-        return (self.page_bytes - CHECKSUM_BYTES) // self.row_bytes
+        return rows_per_page(self.dim)
 
     @property
     def num_pages(self) -> int:
