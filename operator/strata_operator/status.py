@@ -80,11 +80,12 @@ def status(facts: Facts, outcome: Outcome) -> dict[str, Any]:
     observed, previous, fit = facts.observed, facts.status, facts.fit
     target, trouble = outcome.target, outcome.trouble
     model, wanted, failure = target.model, target.desired["Deployment"], target.memory.failure
+    pods = current_pods(wanted, observed.pods)
     deployment = own_deployment(model, observed)
     rollout = (deployment.rollout if deployment else None) or _NONE
     complete = is_complete(model, target.desired, observed, outcome.plan)
     there = known(model, target.revision, observed, previous)
-    start = Start.of(previous, target.revision).after(current_pods(wanted, observed.pods))
+    start = Start.of(previous, target.revision).after(pods)
     if failure is not None:
         trouble = _rolled_back(failure, trouble)
     verdicts = [
@@ -93,7 +94,7 @@ def status(facts: Facts, outcome: Outcome) -> dict[str, Any]:
         _cached(wanted, observed, outcome.plan, there, trouble),
         outcome.tuned,
         _progressing(target, observed, outcome.plan, complete=complete, trouble=trouble),
-        _ready(model, complete=complete, trouble=trouble, cost=start.words(there.nodes)),
+        _ready(model, pods, complete=complete, trouble=trouble, cost=start.words(there.nodes)),
         _degraded(trouble, ailing(model, observed), outcome.stranded.stays),
         *([outcome.routed] if outcome.routed is not None else []),
     ]
@@ -229,10 +230,14 @@ def _progressing(
     return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped; {so_far}")
 
 
-def _ready(model: StrataModel, *, complete: bool, trouble: Trouble | None, cost: str) -> Condition:
-    """``cost``: of the next start."""
+def _ready(
+    model: StrataModel, pods: Sequence[Pod], *, complete: bool, trouble: Trouble | None, cost: str
+) -> Condition:
+    """``pods``: those of this spec. ``cost``: of the next start."""
     if trouble:
-        return Condition(READY, False, trouble.reason, trouble.message)
+        ready = sum(pod.ready for pod in pods)
+        serving = [f"{ready} of {model.wanted_replicas} replicas serve"] if 0 < ready < model.wanted_replicas else []
+        return Condition(READY, False, trouble.reason, "; ".join((*serving, trouble.message)))
     if not complete:
         return Condition(READY, False, "Progressing", "not all replicas of this generation are ready yet")
     if model.suspend:

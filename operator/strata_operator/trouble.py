@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from strata_operator import missing, placement
@@ -13,6 +14,9 @@ from strata_operator.api.observed import Observed
 from strata_operator.api.pod import Pod
 from strata_operator.plan import Manifest, Plan
 from strata_operator.render import revision_of
+
+# What the scheduler says of claims to devices and of making room by preemption, after why each node is unfit.
+_AFTERMATH = re.compile(r"[,.]? (no new claims to deallocate|preemption: ).*", re.DOTALL)
 
 
 def own_deployment(model: StrataModel, observed: Observed) -> Child | None:
@@ -90,5 +94,6 @@ def ailing(model: StrataModel, observed: Observed) -> Trouble | None:
 
 
 def _unschedulable(model: StrataModel, trouble: Trouble, closest: Callable[[], str]) -> Trouble:
-    told = [f"needs {placement.needs(model.hardware)}", closest(), f"the scheduler says: {trouble.message}"]
+    said = _AFTERMATH.sub("", trouble.message)
+    told = [f"needs {placement.needs(model.hardware)}", closest(), f"the scheduler says: {said}"]
     return Trouble(trouble.reason, "; ".join(filter(None, told)))

@@ -275,6 +275,29 @@ def test_no_node_names_the_cards_and_the_scheduler_s_words() -> None:
     assert message.endswith("0/1 nodes are available")
 
 
+@pytest.mark.parametrize(
+    "aftermath",
+    [
+        ", no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+        ". no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found.",
+        ". preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+    ],
+)
+def test_what_the_scheduler_thought_of_preemption_is_left_out(aftermath: str) -> None:
+    said = f"0/1 nodes are available: 1 Insufficient cpu{aftermath}"
+    made = told(rollout(1, ready=0), replace(pod(trouble=Trouble("Unschedulable", said)), node=None))
+    assert find(made, "Degraded")["message"].endswith("the scheduler says: 0/1 nodes are available: 1 Insufficient cpu")
+
+
+def test_replicas_that_serve_are_told_beside_what_keeps_others() -> None:
+    made = told(rollout(2, ready=1), pod(ready=True), replace(UNPLACED, revision="r1"), replicas=2)
+    ready = find(made, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "Unschedulable")
+    assert ready["message"] == f"1 of 2 replicas serve; {find(made, 'Degraded')['message']}"
+    none = told(rollout(2, ready=0), pod(trouble=FAILED), replicas=2)
+    assert find(none, "Ready")["message"] == "no such model"
+
+
 def test_a_claim_that_is_not_there_is_to_be_made() -> None:
     said = '0/1 nodes are available: persistentvolumeclaim "nope" not found. not found'
     made = told(rollout(1, ready=0), replace(pod(trouble=Trouble("Unschedulable", said)), node=None))
