@@ -17,7 +17,7 @@ from strata.plan.placement import ExpertBytes, ExpertPlacement, plan_experts
 from strata.plan.speed import Rates, Shares, StepTime, roofline, step_bytes
 
 ELEMENT_BYTES = 2  # of KV cache and activations: bf16
-_FITS = "What fits: "
+WHAT_FITS = "What fits: "  # in the planner's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,6 @@ def _advice(shape: Shape, config: EngineConfig, memory: DeviceMemory, weights: i
     try:
         plan_memory(shape.config, config, memory=memory, weight_bytes=weights, element_bytes=ELEMENT_BYTES)
     except HardwareError as error:
-        _, lead, ways = str(error).partition(_FITS)
+        _, lead, ways = str(error).partition(WHAT_FITS)
         return lead + ways
     raise AssertionError("plan_memory takes what size_memory says does not fit")

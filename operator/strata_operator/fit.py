@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import Any, Literal, cast
 
 from strata.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from strata.errors import OptionError, StrataError
 from strata.plan.cards import find_card, pcie_gbps, usual
 from strata.plan.estimate import SHORT_CONTEXT, estimate
-from strata.plan.fit import Machine
+from strata.plan.fit import Fit, Machine
 from strata.plan.known import Shape, known
 from strata.plan.memory import HEADROOM_BYTES, PROCESS_BYTES
 from strata.plan.speed import Rates
@@ -20,7 +21,8 @@ from strata_operator import shortage
 from strata_operator.api.conditions import Trouble
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import Gpu, StrataNode
-from strata_operator.card import place, whole_bytes
+from strata_operator.api.quantity import format_quantity
+from strata_operator.card import WHAT_FITS, place, whole_bytes
 from strata_operator.inventory import GIB, Candidate, candidates, describe
 from strata_operator.placement import needs
 from strata_operator.shortage import EXPERT_MEMORY, VRAM, Shortage, explain, listed
@@ -116,14 +118,31 @@ def _on_cpu(model: StrataModel, shape: Shape) -> Verdict:
     machine = Machine(None, model.hardware.memory_bytes, Rates(device=0.0))
     found = estimate(shape.config, _config(model), machine, expert_format=shape.expert_format)
     if found.fit.problem is not None:
-        given = f"spec.hardware.memory is {model.hardware.memory}, {format_bytes(PROCESS_BYTES)} of it for the process"
-        return Verdict(False, "NotEnoughMemory", f"{given}: {in_words_of_the_spec(found.fit.problem)}")
+        return Verdict(False, "NotEnoughMemory", _too_little(model, found.fit, found.fit.problem))
     placed = PROCESS_BYTES + found.fit.taken
     # Nodes without a card have no agent that tells of them.
     words = f"fits into spec.hardware.memory {model.hardware.memory}; whether a node has that free, the scheduler says"
     return Verdict(
         True, "Fits", words, {"vramBytes": 0, "hostBytes": placed, "diskBytes": 0, "limitingResource": "RAM"}
     )
+
+
+def _too_little(model: StrataModel, fit: Fit, problem: str) -> str:
+    """What a CPU model takes of which its pod has not enough, and what would fit."""
+    needed = PROCESS_BYTES + fit.taken
+    takers = {
+        "weights": fit.taken - fit.kv - fit.states - fit.workspace,
+        f"KV cache of {fit.num_kv_tokens} tokens": fit.kv,
+        "states": fit.states,
+        "workspace": fit.workspace,
+        "the process": PROCESS_BYTES,
+    }
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in takers.items() if size)
+    enough = format_quantity(ceil(needed / GIB) * GIB)
+    ways = in_words_of_the_spec(problem.partition(WHAT_FITS)[2], memory=enough)
+    least, given = format_bytes(needed, round_up=True), model.hardware.memory
+    words = f"needs {least}, and spec.hardware.memory is {given}: {parts}"
+    return ". ".join((words, *([f"{WHAT_FITS}{ways}"] if ways else [])))
 
 
 def _on_cards(

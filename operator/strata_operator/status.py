@@ -230,9 +230,7 @@ def _progressing(
     return Condition(PROGRESSING, True, "Scaling", f"pods are started or stopped; {so_far}")
 
 
-def _ready(
-    model: StrataModel, pods: Sequence[Pod], *, complete: bool, trouble: Trouble | None, cost: str
-) -> Condition:
+def _ready(model: StrataModel, pods: Sequence[Pod], *, complete: bool, trouble: Trouble | None, cost: str) -> Condition:
     """``pods``: those of this spec. ``cost``: of the next start."""
     if trouble:
         ready = sum(pod.ready for pod in pods)

@@ -17,6 +17,7 @@ _FIELDS = {
     "dtype": "quantization.format",
 }
 _SETTING = re.compile(rf"\b({'|'.join(_FIELDS)})\b")
+_MORE = re.compile(rf"\S+ \S+ more for Strata {re.escape(MORE_MEMORY)}")
 
 
 _SECONDS = ((3600, "h"), (60, "min"), (1, "s"))
@@ -35,7 +36,10 @@ def progress(loading: Loading) -> str:
     return f"{words} at {size(loading.per_second)}/s, about {max(1, round(seconds / step))} {unit} left"
 
 
-def in_words_of_the_spec(message: str) -> str:
-    """``message`` with fields of the spec where the planner names its settings."""
+def in_words_of_the_spec(message: str, *, memory: str = "") -> str:
+    """``message`` with fields of the spec where the planner names its settings.
+
+    ``memory``: the quantity that would do, where the planner says how much more of it would.
+    """
     named = _SETTING.sub(lambda found: _FIELDS[found[1]], message)
-    return named.replace(f"more for Strata {MORE_MEMORY}", "more of spec.hardware.memory")
+    return _MORE.sub(f"spec.hardware.memory {memory}", named)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from math import ceil
 from types import SimpleNamespace
 from typing import Any, cast
@@ -152,9 +153,9 @@ def test_without_a_calibration_nothing_is_expected() -> None:
             },
             "NotEnoughMemory",
             [
-                "spec.hardware.memory is 512Mi",
-                "one sequence of engine.maxModelLen 8192",
-                "more of spec.hardware.memory",
+                "needs 1.1 GiB, and spec.hardware.memory is 512Mi: weights 125.8 MiB, ",
+                "KV cache of 8192 tokens 180.0 MiB",
+                "the process 464.0 MiB. What fits: spec.hardware.memory 2Gi",
             ],
             id="a CPU model in too little memory",
         ),
@@ -254,6 +255,15 @@ def test_a_pod_with_too_little_host_memory_for_them(memory: dict[str, Any]) -> N
     assert (found.fits, found.reason) == (False, "NotEnoughMemory")
     assert "of host memory for experts; the pod on gpu-1 has 3.0 GiB" in found.message
     assert verdict(node_object(), hardware={**NVIDIA, **memory}).fits is True
+
+
+@pytest.mark.parametrize("max_model_len", [1024, 32768])
+def test_a_cpu_model_fits_in_the_memory_that_it_is_told_to_set(max_model_len: int) -> None:
+    engine, hardware = {"maxModelLen": max_model_len}, {"accelerator": "cpu", "cpu": 4, "memory": "2Gi"}
+    found = verdict(engine=engine, hardware=hardware)
+    named = re.search(r"What fits: .*spec\.hardware\.memory (\d+Gi)$", found.message)
+    assert named is not None
+    assert verdict(engine=engine, hardware={**hardware, "memory": named[1]}).fits is True
 
 
 def test_experts_that_must_be_in_the_card() -> None:

@@ -278,7 +278,7 @@ def test_no_node_names_the_cards_and_the_scheduler_s_words() -> None:
 @pytest.mark.parametrize(
     "aftermath",
     [
-        ", no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+        ", no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful.",
         ". no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found.",
         ". preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
     ],
