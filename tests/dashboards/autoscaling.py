@@ -1,4 +1,4 @@
-"""The queries of manifests/examples/autoscaling, as KEDA and prometheus-adapter ask them."""
+"""The queries of the examples that scale models, as KEDA and prometheus-adapter ask them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import yaml
 from manifests.charts import ROOT
 
 EXAMPLES = ROOT / "manifests" / "examples" / "autoscaling"
+ADAPTER = ROOT / "manifests" / "helm-values" / "prometheus-adapter.yaml"
 NAMESPACE, MODEL = "default", "qwen3-8b"  # of which the examples are
 
 
@@ -36,7 +37,7 @@ def queries(namespace: str, model: str, pod: str) -> Iterator[Asked]:
         assert f'{{namespace="{NAMESPACE}",model="{MODEL}"}}' in query
         of_model = f'{{namespace="{namespace}",model="{model}"}}'
         yield Asked(f"keda {trigger['name']}", query.replace(f'{{namespace="{NAMESPACE}",model="{MODEL}"}}', of_model))
-    (values,) = documents(EXAMPLES / "prometheus-adapter.yaml")
+    (values,) = documents(ADAPTER)
     for rule in values["rules"]["custom"]:
         (label,) = rule["resources"]["overrides"].keys() - {"namespace"}
         matchers = f'namespace="{namespace}",{label}="{ {"pod": pod, "model": model}[label] }"'

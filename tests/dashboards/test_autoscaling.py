@@ -8,9 +8,9 @@ import pytest
 
 from dashboards.promql import faults, known_series
 from strata_operator.api.model import API_VERSION, KIND
-from tests.dashboards.autoscaling import EXAMPLES, MODEL, NAMESPACE, Asked, documents, queries
+from tests.dashboards.autoscaling import ADAPTER, EXAMPLES, MODEL, NAMESPACE, Asked, documents, queries
 
-OBJECTS = [one for path in sorted(EXAMPLES.glob("*.yaml")) for one in documents(path) if "kind" in one]
+OBJECTS = [one for path in sorted(EXAMPLES.glob("*.yaml")) for one in documents(path)]
 SCALERS = [one for one in OBJECTS if "scaleTargetRef" in one["spec"]]
 
 
@@ -28,6 +28,6 @@ def test_what_scales_has_the_model_as_its_target(one: dict[str, Any]) -> None:
 
 def test_the_adapter_has_each_figure_that_the_hpa_asks_for() -> None:
     (hpa,) = documents(EXAMPLES / "hpa.yaml")
-    (values,) = documents(EXAMPLES / "prometheus-adapter.yaml")
+    (values,) = documents(ADAPTER)
     asked = {metric[metric["type"].lower()]["metric"]["name"] for metric in hpa["spec"]["metrics"]}
     assert asked == {rule["name"]["as"] for rule in values["rules"]["custom"]}

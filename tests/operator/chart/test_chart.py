@@ -221,6 +221,10 @@ def test_values_that_would_break_an_object_are_refused(helm: Helm, values: dict[
             {"gateway": {"enabled": True, "service": {"port": 8080}}},
             ("http://strata-gateway.ns.svc:8080/v1", "label secret team-a strata.ai/gateway-key="),
         ),
+        (
+            {"agent": {"enabled": True}},
+            ("kubectl -n ns get daemonset strata-agent", "kubectl label node NODE nvidia.com/gpu.present=true"),
+        ),
         ({"crds": {"upgrade": False}}, ("kubectl apply --server-side --field-manager=helm --force-conflicts -f",)),
     ],
     ids=str,
@@ -231,6 +235,8 @@ def test_notes_have_the_next_commands(helm: Helm, values: dict[str, Any], comman
     notes = done.stdout.partition("NOTES:\n")[2]
     assert [command for command in commands if command not in notes] == []
     assert "kubectl delete crd stratamodels.strata.ai stratanodes.strata.ai" in notes
+    assert "Weights stay on the nodes, in /var/lib/strata" in notes
+    assert "kubectl apply --server-side -f FILE" in notes
 
 
 @pytest.mark.parametrize(

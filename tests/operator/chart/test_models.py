@@ -49,6 +49,14 @@ def test_every_field_is_known_to_the_schema(helm: Helm) -> None:
     assert models(helm, {"models": specs}) == specs
 
 
+@pytest.mark.parametrize("folder", [".", "autoscaling", "routes"])
+def test_a_folder_of_examples_can_be_applied_whole(folder: str) -> None:
+    examples = (ROOT / "manifests" / "examples" / folder).glob("*.yaml")
+    made = [obj for path in examples for obj in yaml.safe_load_all(path.read_text())]
+    assert made
+    assert [obj for obj in made if not {"apiVersion", "kind", "metadata"} <= obj.keys()] == []
+
+
 @pytest.mark.parametrize("example", sorted((MODEL_CHART / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_its_examples_are_models_that_the_operator_reads(helm: Helm, example: Path) -> None:
     made = models(helm, yaml.safe_load(example.read_text()))

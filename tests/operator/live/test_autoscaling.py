@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster
-from tests.dashboards.autoscaling import EXAMPLES, MODEL, documents
+from tests.dashboards.autoscaling import ADAPTER, EXAMPLES, MODEL, documents
 from tests.dashboards.scene import asked, engine, reading, target
 from tests.environment import find_prometheus
 from tests.operator.live.adapter import GROUP, adapter
@@ -62,7 +62,7 @@ def test_a_model_follows_its_load_and_the_operator_lets_it(
     (pod,) = json.loads(models.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
     labels = {"namespace": models.namespace, "model": MODEL, "pod": pod["metadata"]["name"]}
     jobs = [{"job_name": "engine", "static_configs": [target(engine_port, **labels)]}]
-    (values,) = documents(EXAMPLES / "prometheus-adapter.yaml")
+    (values,) = documents(ADAPTER)
     rules = values["rules"]["custom"]
     with (
         reading(program, tmp_path, jobs) as prometheus,
