@@ -42,14 +42,22 @@ def find_tile(
     """Of tiles of ROWS rows, of one sequence each, number ``tile``: its sequence, and its number within that; num_seqs
     where there are fewer. A sequence has TIMES rows for each of its new tokens (starts: int32 [num_seqs + 1]); none,
     where LEAVE_DECODING, if it has one new token. SEQS: num_seqs or more, a power of two."""
+    tiles_to = tl.cumsum(count_tiles(starts_ptr, num_seqs, TIMES, ROWS, LEAVE_DECODING, SEQS), 0)
+    seq = tl.sum((tiles_to <= tile).to(tl.int32), 0)
+    return tl.minimum(seq, num_seqs), tile - tl.max(tl.where(tiles_to <= tile, tiles_to, 0), 0)
+
+
+@triton.jit
+def count_tiles(
+    starts_ptr, num_seqs, TIMES: tl.constexpr, ROWS: tl.constexpr, LEAVE_DECODING: tl.constexpr, SEQS: tl.constexpr
+):
+    """[SEQS]: how many tiles each of the first ``num_seqs`` sequences has; see ``find_tile``."""
     each = tl.arange(0, SEQS)
     there = each < num_seqs
     num_new = tl.load(starts_ptr + each + 1, mask=there, other=0) - tl.load(starts_ptr + each, mask=there, other=0)
     if LEAVE_DECODING:
         num_new = tl.where(num_new == 1, 0, num_new)
-    tiles_to = tl.cumsum(tl.cdiv(num_new * TIMES, ROWS), 0)
-    seq = tl.sum((tiles_to <= tile).to(tl.int32), 0)
-    return tl.minimum(seq, num_seqs), tile - tl.max(tl.where(tiles_to <= tile, tiles_to, 0), 0)
+    return tl.cdiv(num_new * TIMES, ROWS)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
 from strata.kernels.delta_rule.functions import gated_norm, log_decay_and_beta, silu, unit
-from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.net import PreparedNet
 from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.launch import early
 from strata.kernels.rows import QuantizedRows
@@ -25,14 +25,19 @@ WARPS = 4
 
 
 def decode(
-    net: DeltaNet, projected: Tensor, gates: Tensor, state: DeltaState, batch: PagedBatch, out: Tensor | QuantizedRows
+    prepared: PreparedNet,
+    projected: Tensor,
+    gates: Tensor,
+    state: DeltaState,
+    batch: PagedBatch,
+    out: Tensor | QuantizedRows,
 ) -> None:
     """As ``delta_rule.triton`` says; writes the rows of ``out`` whose sequences have one new token."""
-    quantized = isinstance(out, QuantizedRows)
+    net, quantized = prepared.net, isinstance(out, QuantizedRows)
     decode_kernel[(net.num_value_heads, len(batch.lengths))](
         projected,
         gates,
-        net.conv,
+        prepared.taps,
         net.decay,
         net.dt_bias,
         net.norm.weight,
@@ -48,7 +53,7 @@ def decode(
         VALUE_HEADS=net.num_value_heads,
         KEY_DIM=net.key_dim,
         VALUE_DIM=net.value_dim,
-        KERNEL=len(net.conv),
+        KERNEL=len(prepared.taps),
         RING=state.conv.shape[1],
         SIGMOID=net.sigmoid_gate,
         num_warps=WARPS,

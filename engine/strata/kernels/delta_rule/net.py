@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -39,3 +39,19 @@ class DeltaNet:
     @property
     def channels(self) -> int:
         return 2 * self.key_width + self.value_width
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNet:
+    """A layer as a GPU's kernels read it, its weights in float32. taps: [kernel, channels], of ``net.conv`` what weighs
+    the newest token first."""
+
+    net: DeltaNet
+    taps: Tensor
+
+    @classmethod
+    def of(cls, net: DeltaNet) -> PreparedNet:
+        norm = replace(net.norm, weight=net.norm.weight.float().contiguous())
+        decay, dt_bias = net.decay.float().contiguous(), net.dt_bias.float().contiguous()
+        taps = net.conv.float().flip(1).T.contiguous()
+        return cls(replace(net, decay=decay, dt_bias=dt_bias, norm=norm), taps)

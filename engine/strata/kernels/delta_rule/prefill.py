@@ -22,10 +22,10 @@ from torch import Tensor
 from strata.kernels.attention.batch import PagedBatch
 from strata.kernels.attention.functions import product
 from strata.kernels.delta_rule.functions import gated_norm, log_decay_and_beta, silu, unit
-from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.net import PreparedNet
 from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.launch import capability
-from strata.kernels.triton_functions import find_tile
+from strata.kernels.triton_functions import count_tiles, find_tile
 
 # One H200, 2026-12-01, Qwen3-Next's heads (16 for keys, 32 for values, 128 wide), 8,192 tokens of a sequence: 1.02 ms.
 # mix takes 0.20, inner 0.43 (1.43 where all 64 rows of the inverse come one after another), scan 0.22, finish 0.16.
@@ -34,7 +34,7 @@ VALUES_EACH = 32  # value dimensions of a program of ``scan``
 
 
 def prefill(
-    net: DeltaNet,
+    prepared: PreparedNet,
     projected: Tensor,
     gates: Tensor,
     state: DeltaState,
@@ -45,7 +45,8 @@ def prefill(
 ) -> None:
     """As ``delta_rule.triton`` says; writes ``out``. ``leave_decoding``: but not the rows of sequences with one new
     token."""
-    tokens, seqs, heads = len(projected), len(batch.lengths), net.num_value_heads
+    net, tokens, seqs = prepared.net, len(projected), len(batch.lengths)
+    heads = net.num_value_heads
     chunks = tokens // CHUNK + seqs  # as many as there can be
     each = max(64, triton.next_power_of_2(seqs))
     shape = {
@@ -64,9 +65,9 @@ def prefill(
     mixed = empty(tokens, net.channels)
     new, fade = empty(chunks, heads, CHUNK, net.value_dim), empty(chunks, heads, CHUNK, net.key_dim)
     inner, sums = empty(chunks, heads, CHUNK, CHUNK), empty(chunks, heads, CHUNK, dtype=torch.float32)
-    convolution = {"KERNEL": len(net.conv), "RING": state.conv.shape[1]}
+    convolution = {"KERNEL": len(prepared.taps), "RING": state.conv.shape[1]}
     mix_kernel[(chunks, 2 * net.num_key_heads + heads)](
-        projected, net.conv, state.conv, batch.positions, batch.states, batch.starts, mixed, seqs,
+        projected, prepared.taps, state.conv, batch.positions, batch.states, batch.starts, mixed, seqs,
         **shape, **convolution, DIMS=max(net.key_dim, net.value_dim), num_warps=4,
     )  # fmt: skip
     inner_kernel[(chunks, heads)](
@@ -86,6 +87,13 @@ def prefill(
         SHARE=triton.next_power_of_2(triton.cdiv(net.channels, heads)),
         num_warps=1,
     )  # fmt: skip
+
+
+@triton.jit
+def _rows_of(starts_ptr, seq):
+    """The first row of a sequence, int64, and how many it has."""
+    first = tl.load(starts_ptr + seq).to(tl.int64)
+    return first, tl.load(starts_ptr + seq + 1) - first
 
 
 @triton.jit(
@@ -115,8 +123,7 @@ def mix_kernel(
     seq, chunk = find_tile(starts_ptr, tl.program_id(0), num_seqs, 1, CHUNK, LEAVE_DECODING, SEQS)
     if seq >= num_seqs:
         return
-    first = tl.load(starts_ptr + seq).to(tl.int64)
-    num_new = tl.load(starts_ptr + seq + 1) - first
+    first, num_new = _rows_of(starts_ptr, seq)
     begin = tl.load(positions_ptr + first)
     ring_ptr += tl.load(states_ptr + seq).to(tl.int64) * (RING * CHANNELS)
     head = tl.program_id(1)
@@ -169,8 +176,7 @@ def inner_kernel(
     seq, chunk = find_tile(starts_ptr, tl.program_id(0), num_seqs, 1, CHUNK, LEAVE_DECODING, SEQS)
     if seq >= num_seqs:
         return
-    first = tl.load(starts_ptr + seq).to(tl.int64)
-    num_new = tl.load(starts_ptr + seq + 1) - first
+    first, num_new = _rows_of(starts_ptr, seq)
     head = tl.program_id(1)
     keys, values, tokens = tl.arange(0, KEY_DIM), tl.arange(0, VALUE_DIM), tl.arange(0, CHUNK)
     there = chunk * CHUNK + tokens < num_new
@@ -253,16 +259,11 @@ def scan_kernel(
 ):
     CHANNELS: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM
     head, seq = tl.program_id(1), tl.program_id(2)
-    first = tl.load(starts_ptr + seq).to(tl.int64)
-    num_new = tl.load(starts_ptr + seq + 1) - first
+    first, num_new = _rows_of(starts_ptr, seq)
     if (num_new == 0) | (LEAVE_DECODING & (num_new == 1)):
         return
-    each = tl.arange(0, SEQS)
-    before = each < seq
-    others = tl.load(starts_ptr + each + 1, mask=before, other=0) - tl.load(starts_ptr + each, mask=before, other=0)
-    if LEAVE_DECODING:
-        others = tl.where(others == 1, 0, others)
-    number = tl.sum(tl.cdiv(others, CHUNK), 0).to(tl.int64) * VALUE_HEADS + head
+    chunks_before = tl.sum(count_tiles(starts_ptr, seq, 1, CHUNK, LEAVE_DECODING, SEQS), 0)
+    number = chunks_before.to(tl.int64) * VALUE_HEADS + head
 
     keys, tokens = tl.arange(0, KEY_DIM), tl.arange(0, CHUNK)
     values = tl.program_id(0) * VALUES + tl.arange(0, VALUES)

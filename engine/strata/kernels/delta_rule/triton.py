@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import triton
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch, StepBatch
 from strata.kernels.delta_rule.decode import decode
-from strata.kernels.delta_rule.net import DeltaNet
+from strata.kernels.delta_rule.net import DeltaNet, PreparedNet
 from strata.kernels.delta_rule.prefill import prefill
 from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.layer import DeltaNetFn, Inner
@@ -24,27 +22,21 @@ def prepare(net: DeltaNet) -> DeltaNetFn:
     where ``wants_quantized``. Heads have 16 dimensions or more, a power of two."""
     for dims in (net.key_dim, net.value_dim):
         assert dims == max(16, triton.next_power_of_2(dims)), f"heads of {dims} dimensions are not written for"
-    net = replace(
-        net,
-        conv=net.conv.float().flip(1).T.contiguous(),  # as these kernels read it: [kernel, channels], the newest first
-        decay=net.decay.float().contiguous(),
-        dt_bias=net.dt_bias.float().contiguous(),
-        norm=replace(net.norm, weight=net.norm.weight.float().contiguous()),
-    )
+    prepared = PreparedNet.of(net)
 
     def step(projected: Tensor, gates: Tensor, state: DeltaState, batch: StepBatch) -> Inner:
         assert isinstance(batch, PagedBatch), "these kernels find sequences by where they start"
         tokens, columns = len(projected), net.value_width
         if batch.max_query == 1 and wants_quantized(tokens) and net.value_dim % GROUP == 0:
             rows = empty_rows(tokens, columns, projected.device)
-            decode(net, projected, gates, state, batch, rows)
+            decode(prepared, projected, gates, state, batch, rows)
             return rows
         out = torch.empty(tokens, columns, dtype=projected.dtype, device=projected.device)
         several = len(batch.lengths) > 1
         if batch.max_query > 1:
-            prefill(net, projected, gates, state, batch, out, leave_decoding=several)
+            prefill(prepared, projected, gates, state, batch, out, leave_decoding=several)
         if batch.max_query == 1 or several:
-            decode(net, projected, gates, state, batch, out)
+            decode(prepared, projected, gates, state, batch, out)
         return quantize(out) if wants_quantized(tokens) else out
 
     return step
