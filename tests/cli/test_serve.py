@@ -368,6 +368,28 @@ def test_a_server_that_is_stopped_while_it_loads_ends_well(tmp_path: Path) -> No
     assert list((tmp_path / "cache").glob("*/config.json")) == []
 
 
+@pytest.mark.parametrize("phase", ["loads builtin://", "convert: "], ids=["starts", "converts"])
+def test_ctrl_c_while_it_loads_ends_all_at_once_without_a_traceback(tmp_path: Path, phase: str) -> None:
+    environment = {**os.environ, "STRATA_CACHE_DIR": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        [*COMMAND, "serve", BUILTIN, "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        while phase not in (line := process.stderr.readline()):
+            assert line, "it ends too early"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        log = process.stderr.read()
+    assert process.wait() == 130, log
+    assert "Traceback" not in log
+    assert "in flight" not in log
+    assert "killing it" not in log
+
+
 def test_an_engine_that_is_killed_ends_the_server_with_its_reason(tmp_path: Path) -> None:
     environment = {
         **os.environ,

@@ -266,6 +266,16 @@ async def test_signals_to_the_group_are_left_to_the_parent(start_stub: StartStub
     assert await collect(client, request("a")) == run_alone(request("a"), MAX_MODEL_LEN)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signals_that_come_while_the_process_starts_are_left_to_the_parent(
+    start_stub: StartStub, number: signal.Signals
+) -> None:
+    client = await start_stub(wait=False)
+    assert client.pid is not None
+    os.kill(client.pid, number)
+    assert await client.wait_ready()
+
+
 async def test_close_ends_open_requests_and_the_process(start_stub: StartStub) -> None:
     client = await start_stub()
     running = await stay(client, "open")
@@ -281,10 +291,14 @@ async def test_close_ends_open_requests_and_the_process(start_stub: StartStub) -
         await client.wait_ready()
 
 
-async def test_close_interrupts_loading_and_lets_it_clean_up(start_stub: StartStub, tmp_path: Path) -> None:
+async def test_close_interrupts_loading_and_lets_it_clean_up(
+    start_stub: StartStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "LOADING_CLOSE_SECONDS", 60.0)
     marker = tmp_path / "half-written"
     marker.touch()
     client = await start_stub(f"endless:{marker}", wait=False)
+    await client.wait_until(lambda: client.progress is not None)
     await client.close()
     assert not marker.exists()
 
@@ -292,11 +306,25 @@ async def test_close_interrupts_loading_and_lets_it_clean_up(start_stub: StartSt
 async def test_close_kills_a_process_that_does_not_end(
     start_stub: StartStub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client_module, "CLOSE_SECONDS", 0.05)
-    client = await start_stub("stuck", wait=False)
+    monkeypatch.setattr(client_module, "CLOSE_SECONDS", 0.0)
+    client = await start_stub()
     await client.close()
     assert client.pid is None
     assert "killing it" in caplog.text
+
+
+@pytest.mark.parametrize("has_reported", [False, True])
+async def test_close_kills_a_process_that_loads_without_waiting_long(
+    start_stub: StartStub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_reported: bool
+) -> None:
+    monkeypatch.setattr(client_module, "LOADING_CLOSE_SECONDS", 0.05 if has_reported else 3600.0)
+    monkeypatch.setattr(client_module, "CLOSE_SECONDS", 3600.0)
+    client = await start_stub("stuck", wait=False)
+    if has_reported:
+        await client.wait_until(lambda: client.progress is not None)
+    await client.close()
+    assert client.pid is None
+    assert "killing it" not in caplog.text
 
 
 async def test_close_before_the_start() -> None:

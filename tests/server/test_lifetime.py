@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -32,7 +33,7 @@ class Running:
     progress: asyncio.Queue[LoadProgress | None] = field(default_factory=asyncio.Queue)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def start(self, grace_seconds: int = 30) -> asyncio.Task[None]:
+    def start(self, grace_seconds: int = 30) -> asyncio.Task[bool]:
         service = Service(self.engine, model_names=("tiny",))
         return asyncio.create_task(
             lifetime.run(
@@ -204,14 +205,31 @@ async def test_a_second_signal_does_not_wait_for_a_stuck_engine(
         answer.cancel()
 
 
-async def test_a_server_can_be_stopped_while_it_loads(running: Callable[..., Running], http: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize(("number", "is_interrupted"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
+async def test_a_server_can_be_stopped_while_it_loads(
+    running: Callable[..., Running],
+    http: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    number: signal.Signals,
+    is_interrupted: bool,
+) -> None:
+    caplog.set_level(logging.INFO)
     server = running(hold_load=True)
     task = server.start()
     response = await http.get(f"{server.url}/ready")
     assert response.status_code == 503
-    os.kill(os.getpid(), signal.SIGTERM)
-    await task
+    os.kill(os.getpid(), number)
+    assert await task == is_interrupted
     assert not server.ready.is_set()
+    assert "in flight" not in caplog.text
+
+
+async def test_a_server_that_serves_is_not_interrupted_but_stopped(running: Callable[..., Running]) -> None:
+    server = running()
+    task = server.start()
+    await server.ready.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert not await task
 
 
 async def test_progress_is_reported_until_the_server_is_ready(running: Callable[..., Running]) -> None:

@@ -38,7 +38,8 @@ EPILOG = """examples:
   strata serve /models/qwen3-30b-a3b --dtype int4 --max-model-len 8192 --port 8080
   strata serve model.gguf --served-model-name my-model --host 0.0.0.0
 
-Stops at SIGTERM or Ctrl-C: requests in flight may end first; a second signal ends at once.
+Stops at SIGTERM or Ctrl-C: requests in flight may end first; a second signal ends at once. The exit code is 0, and 130
+where Ctrl-C comes before the model is loaded.
 With STRATA_TERMINATION_LOG=FILE the reason of a failed start is written there as well.
 """
 
@@ -75,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         import uvloop
 
         try:
-            uvloop.run(_serve(config, arguments, listener, access, traces))
+            if uvloop.run(_serve(config, arguments, listener, access, traces)):
+                raise KeyboardInterrupt
         finally:
             if traces is not None:
                 traces.close()
@@ -110,7 +112,8 @@ async def _serve(
     listener: socket.socket,
     access: Access,
     traces: Tracing | None,
-) -> None:
+) -> bool:
+    """Returns whether it was interrupted before it served."""
     from strata.cli.progress import ProgressBar
     from strata.engine.client import EngineClient
     from strata.engine.messages import LoadProgress
@@ -135,7 +138,7 @@ async def _serve(
         print(ready_message(service, listener, needs_key=access.api_keys is not None), flush=True)
 
     try:
-        await run_server(
+        return await run_server(
             service,
             listener,
             access=access,

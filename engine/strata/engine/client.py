@@ -7,7 +7,9 @@ import atexit
 import logging
 import multiprocessing
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 
 from strata.config import EngineConfig
@@ -25,7 +27,7 @@ from strata.engine.messages import (
     Submit,
 )
 from strata.engine.post import Post
-from strata.engine.process import run_engine
+from strata.engine.process import LEFT_TO_PARENT, run_engine
 from strata.errors import EngineError, StrataError, UsageError
 from strata.experts.counts import ExpertStats
 from strata.ngram.counts import TableCounts
@@ -36,6 +38,7 @@ from strata.scheduler.stats import SchedulerStats
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0  # that the process has to end by itself before it is killed
+LOADING_CLOSE_SECONDS = 1.0  # likewise while it loads: then it removes what it has half written
 # Of a step on a card. Experts that are read from a slow disk take minutes; a card that hangs takes for ever.
 STEP_SECONDS = 900.0
 
@@ -102,7 +105,8 @@ class EngineClient(Lifecycle):
             name="strata-engine",
             daemon=True,
         )
-        self._process.start()
+        with _signals_held():
+            self._process.start()
         # If close() is never called: the interpreter would end the process by SIGTERM, which it ignores, and wait.
         atexit.register(self._process.kill)
         theirs.close()  # so that the end of the process is the end of the pipe
@@ -142,6 +146,9 @@ class EngineClient(Lifecycle):
                 self._send(Abort(request.request_id))
 
     async def close(self) -> None:
+        seconds = CLOSE_SECONDS
+        if self._state == "loading":
+            seconds = 0.0 if self._progress is None else LOADING_CLOSE_SECONDS
         if self._state != "closed":
             self._state, self._failed = "closed", None
             self._watch()
@@ -152,10 +159,11 @@ class EngineClient(Lifecycle):
         if self._process is None:
             return
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._exited.wait()
         except TimeoutError:
-            logger.warning("engine process %d has not ended in %g s; killing it", self._process.pid, CLOSE_SECONDS)
+            if seconds == CLOSE_SECONDS:
+                logger.warning("engine process %d has not ended in %g s; killing it", self._process.pid, seconds)
         finally:
             if not self._exited.is_set():
                 self._process.kill()
@@ -248,6 +256,18 @@ class EngineClient(Lifecycle):
             outputs.put_nowait(EngineError(str(failure.error)))
         if not isinstance(failure.error, UsageError):  # that is the user's, and the command line's to say
             logger.error("the engine failed: %s", failure.error)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """What a process that is started meanwhile is to leave to this one waits, here until the end of the block, there
+    until ``run_engine``: an interpreter that is interrupted while it imports ends with a traceback."""
+    resource_tracker.ensure_running()  # starting it, as a first process does, would let them through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _obituary(exit_code: int | None) -> str:

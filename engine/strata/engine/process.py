@@ -47,6 +47,9 @@ PROGRESS_SECONDS = 0.1  # between two reports of the same phase
 PROBE_SECONDS = 10.0  # between two looks at a device that has nothing to do
 ORPHAN_SECONDS = 3.0  # that loading or a step may go on after the parent's death
 
+# Ctrl-C and a service manager's SIGTERM reach the whole group; the parent decides what they mean, and ends this.
+LEFT_TO_PARENT = (signal.SIGINT, signal.SIGTERM)
+
 Report = Callable[[LoadProgress], None]
 
 
@@ -86,9 +89,9 @@ Load = Callable[[EngineConfig, Report], StepLoop]
 
 def run_engine(pipe: Connection, config: EngineConfig, load: str, log_level: int) -> None:
     """The process's main function. ``load`` is the import path ``module:function`` of a ``Load``."""
-    # Ctrl-C and a service manager's SIGTERM reach the whole group; the parent decides what they mean, and ends this.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in LEFT_TO_PARENT:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_PARENT)  # the parent has held them back until here
     logs.configure(log_level)
     faulthandler.enable()  # a crash in native code leaves a trace
     spin_briefly()

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import uvicorn
 
@@ -60,8 +61,9 @@ async def run(
     grace_seconds: int,
     on_progress: Callable[[LoadProgress | None], None],
     on_ready: Callable[[], None],
-) -> None:
+) -> bool:
     """Serve until SIGTERM or SIGINT; then requests in flight have ``grace_seconds`` to end. A second signal ends all.
+    Returns whether SIGINT came while the model was loading, so that nothing was ever served.
 
     While they end, the server still listens: ``/ready`` says that it is not, and new requests are told to go elsewhere.
     ``listener`` is bound already, and closed at the end. ``on_progress`` runs several times a second while loading,
@@ -71,7 +73,7 @@ async def run(
     server = _Server(http_config(service, access, observers))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch(service, on_progress, on_ready))
-    with _signals(grace_seconds) as (stopped, forced):
+    with _signals(service, grace_seconds) as (stopped, forced):
         try:
             await _first_of(serving, watching, stopped)
             loop = asyncio.get_running_loop()
@@ -91,6 +93,7 @@ async def run(
                     task.result()
             if service.backend.error is not None:  # nobody may have looked since
                 raise service.backend.error
+            return stopped.done() and stopped.result()
         finally:
             await _cancel(serving, watching)
             await _close(service, forced)
@@ -98,7 +101,7 @@ async def run(
             listener.close()
 
 
-async def _close(service: Service, forced: asyncio.Future[None]) -> None:
+async def _close(service: Service, forced: asyncio.Future[bool]) -> None:
     """End the engine, by force as soon as ``forced`` is done."""
     closing = asyncio.create_task(service.backend.close())
     await _first_of(closing, forced)
@@ -113,22 +116,27 @@ async def _end_lifespan(server: uvicorn.Server) -> None:
 
 
 @contextlib.contextmanager
-def _signals(grace_seconds: int) -> Iterator[tuple[asyncio.Future[None], asyncio.Future[None]]]:
-    """Two futures: the first SIGTERM or SIGINT ends one, the second the other."""
+def _signals(service: Service, grace_seconds: int) -> Iterator[tuple[asyncio.Future[bool], asyncio.Future[bool]]]:
+    """Two futures: the first SIGTERM or SIGINT ends one, with whether it was SIGINT while the model was loading; the
+    second ends the other."""
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()
-    forced: asyncio.Future[None] = loop.create_future()
+    stopped: asyncio.Future[bool] = loop.create_future()
+    forced: asyncio.Future[bool] = loop.create_future()
 
-    def stop() -> None:
+    def stop(number: int) -> None:
+        is_loading = service.backend.state == "loading"
         if not stopped.done():
-            logger.info("stopping: requests in flight have %d s to end", grace_seconds)
-            stopped.set_result(None)
+            if is_loading:
+                logger.info("stopping before the model is loaded")
+            else:
+                logger.info("stopping: requests in flight have %d s to end", grace_seconds)
+            stopped.set_result(is_loading and number == signal.SIGINT)
         elif not forced.done():
             logger.warning("a second signal: ending now")
-            forced.set_result(None)
+            forced.set_result(True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     try:
         yield stopped, forced
     finally:
@@ -136,7 +144,7 @@ def _signals(grace_seconds: int) -> Iterator[tuple[asyncio.Future[None], asyncio
             loop.remove_signal_handler(number)
 
 
-async def _first_of(*waited: asyncio.Future[None], seconds: float | None = None) -> None:
+async def _first_of(*waited: asyncio.Future[Any], seconds: float | None = None) -> None:
     await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
