@@ -13,12 +13,13 @@ from strata.errors import OptionError, StrataError
 from strata.plan.cards import find_card, pcie_gbps, usual
 from strata.plan.estimate import SHORT_CONTEXT, estimate
 from strata.plan.fit import Fit, Machine
-from strata.plan.known import Shape, known
+from strata.plan.known import BUILTINS, Shape, known
 from strata.plan.memory import HEADROOM_BYTES, PROCESS_BYTES
 from strata.plan.speed import Rates
 from strata.plan.units import format_bytes
 from strata_operator import shortage
 from strata_operator.api.conditions import Trouble
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import Gpu, StrataNode
 from strata_operator.api.quantity import format_quantity
@@ -48,6 +49,13 @@ class Verdict:
     def trouble(self) -> Trouble | None:
         """Why no pod is started; None where one may be."""
         return Trouble(self.reason, self.message) if self.fits is False else None
+
+
+def check_source(model: StrataModel) -> None:
+    """Raises InvalidSpecError for a built-in model that this release's engine lacks; another image may have others."""
+    if model.source.builtin is not None and model.image is None and model.source.text not in BUILTINS:
+        words = f"there is no such built-in model, allowed are {', '.join(BUILTINS)}"
+        raise InvalidSpecError(f"spec.model.source is {model.source.text!r}; {words}")
 
 
 def shape_of(model: StrataModel) -> Shape | None:

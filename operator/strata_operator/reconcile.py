@@ -35,7 +35,7 @@ from strata_operator.cluster.preflights import Preflights
 from strata_operator.cluster.routes import Routes
 from strata_operator.cluster.vacancies import Vacancies
 from strata_operator.cluster.wishes import Wishes
-from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
+from strata_operator.fit import Verdict, check_source, judge, least_vram_gib, shape_of
 from strata_operator.placement import with_vram
 from strata_operator.plan import Action, Plan, plan
 from strata_operator.render import JOB, Monitors, children, revision_of
@@ -164,6 +164,7 @@ class Reconciler:
         version = self._nodes.fit_version  # before the nodes are looked at: what changes meanwhile is judged again
         observed = self._observe(key)
         model = StrataModel.parse(obj)
+        check_source(model)
         return Facts(obj, model, observed, self._judge(key, model, observed, version), self._clock())
 
     def _act(self, key: Key, facts: Facts, target: Target, done: list[Action]) -> tuple[Plan, Trouble | None]:

@@ -46,16 +46,16 @@ def test_the_api_server_refuses_a_bad_model_and_says_what_is_allowed(
     assert "refused" not in target.run("kubectl", "get", "stratamodels", "-n", NAMESPACE, "-o", "name")
 
 
-def test_a_source_that_does_not_exist_is_told_in_the_engines_own_words(target: Target) -> None:
+def test_a_built_in_model_that_does_not_exist_is_refused_with_those_that_do(target: Target) -> None:
     name = "no-such-model"
     with applied(target, model(name, {"model.source": "builtin://nonesuch"}), name):
-        state = until(target, name, degraded("EngineFailed"))
+        state = until(target, name, degraded("InvalidSpec"))
         message = conditions(state)["Degraded"]["message"]
         assert "nonesuch" in message
         assert "smollm2-135m" in message  # what there is instead
         assert conditions(state)["Ready"]["status"] == "False"
         # It is posted once the status is written, which the watch may show before.
-        eventually(lambda: "Warning EngineFailed" in events(target, name), 30, lambda: events(target, name))
+        eventually(lambda: "Warning InvalidSpec" in events(target, name), 30, lambda: events(target, name))
         assert "nonesuch" in events(target, name)
 
 

@@ -149,11 +149,15 @@ def test_a_change_survives_the_operators_restart_in_the_middle(target: Target, s
 def test_a_source_that_is_not_there_leaves_alone_what_serves(target: Target, served: Object, url: str) -> None:
     """A preflight finds it out where there is no room for a second pod, else the new pod itself."""
 
-    def set_source(source: str) -> None:
-        edit = json.dumps({"spec": {"model": {"source": source}}})
+    # Of an image that the spec names, the operator does not know which models come along.
+    container = "{.spec.template.spec.containers[0].image}"
+    own = target.run("kubectl", "get", "deployment", NAME, "-n", NAMESPACE, "-o", f"jsonpath={container}").strip()
+
+    def set_source(source: str, image: str | None) -> None:
+        edit = json.dumps({"spec": {"model": {"source": source}, "image": image}})
         target.run("kubectl", "patch", "stratamodel", NAME, "-n", NAMESPACE, "--type=merge", "-p", edit)
 
-    set_source("builtin://nonesuch")
+    set_source("builtin://nonesuch", own)
     told = ""
     for state in states(target.kubeconfig, NAMESPACE, NAME, seconds=READY_SECONDS):
         degraded = conditions(state).get("Degraded", {})
@@ -163,7 +167,7 @@ def test_a_source_that_is_not_there_leaves_alone_what_serves(target: Target, ser
     assert "nonesuch" in told
     with chat.openai(url) as client:
         assert "Paris" in "".join(chat.stream(client, NAME, QUESTION, max_tokens=32))
-    set_source("builtin://smollm2-135m")
+    set_source("builtin://smollm2-135m", None)
     again_ready(target)
 
 

@@ -12,9 +12,10 @@ from strata.config import EngineConfig
 from strata.plan.known import known
 from strata.plan.memory import PROCESS_BYTES, DeviceMemory, size_memory
 from strata.plan.parts import loaded_parts
+from strata_operator.api.errors import InvalidSpecError
 from strata_operator.api.model import StrataModel
 from strata_operator.api.node import StrataNode
-from strata_operator.fit import Verdict, judge, least_vram_gib, shape_of
+from strata_operator.fit import Verdict, check_source, judge, least_vram_gib, shape_of
 from tests.operator.samples import CPU, NVIDIA, gpu, model, node_object
 
 QWEN: dict[str, Any] = {
@@ -34,6 +35,18 @@ def verdict(*nodes: dict[str, Any], **spec: Any) -> Verdict:
     # The reconciler keeps a verdict by these: a look at anything else is an error here.
     asked = {field: getattr(made, field) for field in ("source", "revision", "format", "engine", "hardware")}
     return judge(cast("StrataModel", SimpleNamespace(**asked)), shape_of(made), parsed)
+
+
+def test_a_built_in_model_that_is_not_there_is_refused_with_those_that_are() -> None:
+    unknown = {"source": "builtin://smollm3"}
+    words = (
+        "spec.model.source is 'builtin://smollm3'; there is no such built-in model, allowed are builtin://smollm2-135m"
+    )
+    with pytest.raises(InvalidSpecError, match=f"^{words}$"):
+        check_source(model(model=unknown))
+    check_source(model())
+    check_source(model(model=unknown, image="example.com/engine:with-more"))
+    check_source(model(model={"source": "hf://ORG/NAME"}))
 
 
 def test_what_fits_says_where_and_how_fast() -> None:

@@ -852,6 +852,17 @@ def deployed(world: World) -> str:
     return str(container["args"][1])
 
 
+def test_an_unknown_built_in_model_is_a_bad_spec_that_leaves_alone_what_serves() -> None:
+    world = World(**SPEC)
+    world.run()
+    world.model["spec"] = {**SPEC, "model": {"source": "builtin://smollm3"}}
+    world.change(generation=2)
+    assert world.run() == Result("refused")
+    assert world.condition("Accepted")["reason"] == "InvalidSpec"
+    assert "builtin://smollm2-135m" in world.condition("Ready")["message"]
+    assert deployed(world) == "builtin://smollm2-135m"
+
+
 def serving_world() -> World:
     """A model that has served, and whose spec was then changed to one that cannot."""
     world = World(**SPEC)
@@ -860,10 +871,10 @@ def serving_world() -> World:
     world.put_pod(containerStatuses=container(ready=True, state={"running": {}}))
     world.run()
     assert world.condition("Ready")["status"] == "True"
-    world.model["spec"] = {**SPEC, "model": {"source": "builtin://absent"}}
+    world.model["spec"] = {**SPEC, "model": {"source": "hf://org/absent"}}
     world.change(generation=2)
     world.run()
-    assert deployed(world) == "builtin://absent"
+    assert deployed(world) == "org/absent"
     ended = {"terminated": {"exitCode": 2, "message": "there is no model 'absent'"}}
     world.put_pod(name="m-2", version=21, containerStatuses=container(state=ended))
     world.run()
@@ -875,7 +886,7 @@ def test_a_spec_that_fails_is_rolled_back_and_says_why() -> None:
     world = serving_world()
     world.now += timedelta(seconds=59)
     assert world.run().again_in == 1
-    assert deployed(world) == "builtin://absent"
+    assert deployed(world) == "org/absent"
     world.now += timedelta(seconds=1)
     world.run()
     assert deployed(world) == "builtin://smollm2-135m"

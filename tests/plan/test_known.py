@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from strata.config.model_name import BuiltinName
 from strata.config.public import SHAPES
-from strata.plan.known import PUBLISHED, known
+from strata.plan.known import BUILTINS, PUBLISHED, known
 from strata.plan.parts import weight_parts
 from strata.store.peek import peek
+from strata.store.sources import builtin
 
 
 def test_the_built_in_model_is_what_its_file_says() -> None:
@@ -34,6 +36,10 @@ def test_shapes_have_the_parameters_that_their_publishers_count(name: str, billi
 
 def test_every_shape_is_one_that_some_name_stands_for() -> None:
     assert set(PUBLISHED.values()) == set(SHAPES)
+
+
+def test_the_built_in_models_are_those_that_the_engine_opens() -> None:
+    assert tuple(str(BuiltinName(name)) for name in builtin.BUILTINS) == BUILTINS
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B:Q4_K_M", "qwen/qwen3-8b", "/models/Qwen3-8B", "builtin://other"])

@@ -22,6 +22,7 @@ PUBLISHED = {
     "openai/gpt-oss-20b": "gpt-oss-20b",
     "openai/gpt-oss-120b": "gpt-oss-120b",
 }
+BUILTINS = tuple(name for name in PUBLISHED if name.startswith("builtin://"))  # all that the engine has
 _PACKED = {"openai/gpt-oss-20b": "mxfp4", "openai/gpt-oss-120b": "mxfp4"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_source_that_the_engine_does_not_know(models: Models, operator: OperatorProcess) -> None:
-    models.apply("lost", source="builtin://absent")
+    models.apply("lost", source="hf://stand-in/absent")
     condition = models.wait_for("lost", "Degraded", "True", "EngineFailed")
     assert condition["message"] == "there is no built-in model 'absent'; there are: smollm2-135m"
     assert models.condition("lost", "Ready")["message"] == condition["message"]
@@ -36,12 +37,12 @@ def test_a_source_that_the_engine_does_not_know(models: Models, operator: Operat
 
 
 def test_an_engine_that_ends_without_last_words(models: Models, operator: OperatorProcess) -> None:
-    models.apply("wordless", source="builtin://wordless")
+    models.apply("wordless", source="hf://stand-in/wordless")
     assert "something unforeseen" in models.wait_for("wordless", "Degraded", "True", "EngineFailed")["message"]
 
 
 def test_too_little_memory(models: Models, operator: OperatorProcess) -> None:
-    models.apply("hungry", source="builtin://hungry")
+    models.apply("hungry", source="hf://stand-in/hungry")
     assert "spec.hardware.memory" in models.wait_for("hungry", "Degraded", "True", "OutOfMemory")["message"]
 
 
@@ -77,6 +78,31 @@ def test_a_claim_that_is_not_there(models: Models, operator: OperatorProcess) ->
     assert '"nobody" not found' in models.wait_for("claimless", "Degraded", "True", "Unschedulable")["message"]
 
 
+@pytest.mark.parametrize(
+    ("field", "spec", "reason", "key"),
+    [
+        ("spec.service.apiKeysSecretRef", {"service": {"apiKeysSecretRef": {"name": "none"}}}, "FailedMount", "keys"),
+        (
+            "spec.model.secretRef",
+            {"model": {"source": "hf://stand-in/any", "secretRef": {"name": "none"}}},
+            "ContainerRefused",
+            "token",
+        ),
+    ],
+    ids=["API keys", "the Hub's token"],
+)
+def test_a_secret_that_is_not_there(
+    models: Models, operator: OperatorProcess, field: str, spec: dict[str, Any], reason: str, key: str
+) -> None:
+    """The kubelet says it, and the operator which field it is and what to do."""
+    models.apply("keyless", **spec)
+    absent = f'Secret "none" not found in namespace {models.namespace}; create it, or name another in {field}'
+    assert models.wait_for("keyless", "Degraded", "True", reason)["message"] == absent
+    models.kubectl("create", "secret", "generic", "none", "--from-literal=other=x")
+    keyless = f'Secret "none" in namespace {models.namespace} has no key "{key}"; add it, or name another in {field}'
+    eventually(lambda: models.condition("keyless", "Degraded").get("message") == keyless, 240, operator.tail)
+
+
 def test_an_image_that_is_not_there(models: Models, cluster: Cluster, operator: OperatorProcess) -> None:
     image = f"{cluster.registry}/nothing:here"
     models.apply("imageless", image=image)
@@ -86,7 +112,7 @@ def test_an_image_that_is_not_there(models: Models, cluster: Cluster, operator: 
 
 
 def test_a_slow_model_is_no_failing_one(models: Models, operator: OperatorProcess) -> None:
-    models.apply("slow", source="builtin://slow")
+    models.apply("slow", source="hf://stand-in/slow")
     assert "/ready" in models.wait_for("slow", "Progressing", "True", "Loading")["message"]
     assert models.condition("slow", "Ready")["reason"] == "Progressing"
     assert models.condition("slow", "Degraded")["status"] == "False"

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_start_is_told_as_the_engine_tells_it(models: Models, operator: OperatorProcess) -> None:
-    models.apply("loads", "builtin://slow")
+    models.apply("loads", "hf://stand-in/slow")
     told = models.wait_for("loads", "Cached", "False", "Fetching")
     node = models.get("sm", "loads")["status"]["nodes"][0]["name"]
     assert told["message"] == f"{node}: download, 40 % of 1000.0 MiB"

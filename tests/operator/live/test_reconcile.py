@@ -225,7 +225,7 @@ def test_a_new_spec_is_rolled_out(models: Models, operator: OperatorProcess) -> 
 
 
 def test_a_repaired_spec_wins_over_a_failing_one(models: Models, operator: OperatorProcess) -> None:
-    models.apply("fixed", source="builtin://absent")
+    models.apply("fixed", source="hf://stand-in/absent")
     models.wait_for("fixed", "Degraded", "True", "EngineFailed")
     models.apply("fixed")
     models.wait_for("fixed", "Ready", "True")
@@ -235,7 +235,7 @@ def test_a_repaired_spec_wins_over_a_failing_one(models: Models, operator: Opera
 def test_a_new_spec_that_fails_is_rolled_back(models: Models, operator: OperatorProcess) -> None:
     models.apply("steady")
     models.wait_for("steady", "Ready", "True")
-    models.apply("steady", source="builtin://absent")
+    models.apply("steady", source="hf://stand-in/absent")
     told = models.wait_for("steady", "Degraded", "True", "RolledBack", seconds=240)
     assert "there is no built-in model 'absent'" in told["message"]
     models.wait_for("steady", "Progressing", "False", "RolledBack")
