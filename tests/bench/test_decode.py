@@ -49,12 +49,12 @@ def test_run_measures_and_tells_how_far_it_is(checkpoint: str, monkeypatch: pyte
     assert report.speed.expected is None, "a CPU"
     assert report.median_step_seconds > 0
     read = report.bytes_per_step
-    assert report.moved.num_bytes["VRAM"] == pytest.approx(sum(read.values()), abs=2)
+    assert report.moved.num_bytes["RAM"] == pytest.approx(sum(read.values()), abs=2)
     assert read["KV cache"] == 3 * (20 + 1 + decode.WARM_UP + 4) * 2 * 2 * 2 * 16 * 2
     bound = report.speed.bound.tokens_per_second
     assert bound == pytest.approx(3 * setting.rates.device / sum(read.values()), rel=1e-4)
     text, figures = "\n".join(report.lines()), report.as_dict()
-    assert f"bound            {bound:.1f} tok/s, by device memory" in text
+    assert f"bound            {bound:.1f} tok/s, by reading RAM" in text
     assert figures["ratio"] == report.speed.measured / bound
     assert json.loads(json.dumps(figures)) == figures
     assert list(dict.fromkeys(phase for phase, _, _ in seen)) == ["convert", "verify", "load", "prepare", "decode"]

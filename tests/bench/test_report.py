@@ -56,6 +56,7 @@ def test_where_experts_are_is_said_where_it_matters() -> None:
     on_cpu = replace(SETTING, device="cpu", place=None)
     assert on_cpu.rows()["memory"] == "4350.0 GB/s read"
     assert on_cpu.vram == 1
+    assert replace(on_cpu, rates=Rates(8e9, flops=43e9)).rows()["products"] == "43 GFLOP/s"
 
 
 def test_a_setting_tells_where_a_store_s_experts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +100,5 @@ def test_what_is_not_counted_is_as_planned() -> None:
     assert found.num_bytes == {"VRAM": 1100.0, "PCIe": 500.0, "CPU": 0.0}
     assert found.hit_ratio is None
     assert "experts" not in found.rows("prompt")
+    on_cpu = Moved.of(100.0, 1000.0, setting=replace(SETTING, device="cpu", place=None))
+    assert on_cpu.num_bytes == {"RAM": 1100.0}, "a CPU has no VRAM"

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -213,18 +214,18 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["fetch", "a/b", "--revision", "../../x"], "'../../x' is no branch, tag or commit"),
         pytest.param(["fetch", "a/b", "--dtype", "q4"], "choose from 'bf16', 'int8', 'int4'"),
         pytest.param(["fetch"], "no model given"),
-        pytest.param(["serve", "m", "--load-stall-seconds", "0"], "give a number above 0, from 1e-09 to 1e+09"),
+        pytest.param(["serve", "m", "--load-stall-seconds", "0"], "give a number above 0, up to 1e+09"),
         pytest.param(["chat", "--url", "localhost:8000"], "give one like http://127.0.0.1:8000"),
         pytest.param(["chat", " "], "the prompt is empty"),
-        pytest.param(["bench"], "KIND"),
+        pytest.param(["bench"], "no KIND given; name one: decode, prefill, offload, perplexity, kernels,"),
         pytest.param(["bench", "decode"], "no model given"),
         pytest.param(["bench", "decode", "m", "--output-tokens", "0"], "a whole number of 1 or more"),
         pytest.param(["bench", "perplexity", "m"], "--text"),
         pytest.param(["bench", "perplexity", "m", "--text", "t", "--window", "1"], "a whole number of 2 or more"),
         pytest.param(["bench", "kernels", "--memory-mib", "9" * 20], "a whole number from 1 to 1073741824"),
         pytest.param(["plan"], "no model given"),
-        pytest.param(["plan", "qwen3-8b", "--dram-gbps", "1e300"], "give a number above 0, from 1e-09 to 1e+09"),
-        pytest.param(["plan", "qwen3-8b", "--ram-gib", "1e300"], "give a number above 0, from 1e-09 to 1e+09"),
+        pytest.param(["plan", "qwen3-8b", "--dram-gbps", "1e300"], "give a number above 0, up to 1e+09"),
+        pytest.param(["plan", "qwen3-8b", "--ram-gib", "1e300"], "give a number above 0, up to 1e+09"),
         pytest.param(["calibrate", "m", "--expert-vram-gib", "1e300"], "a number of GiB from 0 to 1e+09"),
         pytest.param(["plan", "qwen3-8b", "--gpu=--"], "--gpu: '--' is no value"),
         pytest.param(["doctor", "a/b", "--model", "c/d"], "two models given"),
@@ -233,7 +234,8 @@ def test_the_command_line_of_the_published_articles_is_known() -> None:
         pytest.param(["bench", "serve", "--api-key", "k"], "--api-key k: not known to 'strata bench serve'"),
         pytest.param(["plan", "m", "--dtype", "int3"], "choose from"),
         pytest.param(["chatt"], "invalid choice: 'chatt'"),
-        pytest.param([], "COMMAND"),
+        pytest.param([], "no COMMAND given; name one: serve, chat, fetch, convert, plan, doctor,"),
+        pytest.param(["plan", "m", "--gpu", "rtx4090", "--vram-gib", "-3"], "give a number above 0, up to 1e+09"),
     ],
 )
 def test_a_bad_command_line_says_what_is_allowed(
@@ -280,6 +282,20 @@ def test_a_fault_of_ours_is_raised_and_noted(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(ZeroDivisionError):
         main([])
     assert "ZeroDivisionError" in (tmp_path / "last-words").read_text()
+
+
+def test_ctrl_c_while_the_command_is_imported_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "strata.cli.main":
+                raise KeyboardInterrupt
+
+    scripts = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+    command = importlib.metadata.EntryPoint("strata", scripts["strata"], "console_scripts").load()
+    monkeypatch.delitem(sys.modules, "strata.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    assert command() == 130
 
 
 @pytest.mark.parametrize(("error", "code"), [(EngineError, 1), (CheckpointError, 2), (StorageError, 3)])

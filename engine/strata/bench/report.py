@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # What the experts of a step or prompt go through.
 VRAM, PCIE, CPU = "VRAM", "PCIe", "CPU"
+RAM = "RAM"  # all of them, where there is no card
+_ON_CPU = {"device memory": "reading RAM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Setting:
             "model": f"{self.model} {self.dtype}",
             "device": f"{self.device}, {self.num_threads} threads",
             "memory": memory,
-            "products": f"{rates.flops / 1e12:.1f} TFLOP/s",
+            "products": f"{rates.flops / 1e12:.1f} TFLOP/s" if self.is_card else f"{rates.flops / 1e9:.0f} GFLOP/s",
         }
         if self.vram < 1 and self.place is not None:
             rows["placement"] = f"{self.vram:.1%} of {self.num_experts} experts in VRAM, others {self.place.placement}"
@@ -108,8 +110,11 @@ class Speed:
 
     def rows(self, what: str) -> dict[str, str]:
         """For a table; ``what``: was measured."""
+        limit = self.bound.limit
+        if self.expected is None:
+            limit = _ON_CPU.get(limit, limit)
         rows = {
-            "bound": f"{self.bound.tokens_per_second:.1f} tok/s, by {self.bound.limit}",
+            "bound": f"{self.bound.tokens_per_second:.1f} tok/s, by {limit}",
             f"{what} / bound": f"{self.ratio:.2f}",
         }
         if self.expected is not None:
@@ -146,6 +151,8 @@ class Moved:
     @classmethod
     def of(cls, weights: float, experts: float, *, setting: Setting) -> Moved:
         """By the plan, where nothing is counted: of ``experts`` those that VRAM has not come over PCIe."""
+        if not setting.is_card:
+            return cls({RAM: weights + experts})
         return cls({VRAM: weights + experts, PCIE: (1 - setting.vram) * experts, CPU: 0.0})
 
     @classmethod

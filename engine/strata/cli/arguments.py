@@ -43,6 +43,9 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and message.endswith(f"required: {action.metavar}"):
+                message = f"no {action.metavar} given; name one: {', '.join(action.choices)}"
         raise OptionError(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 
@@ -74,8 +77,7 @@ def probability(text: str) -> float:
 
 def positive(text: str) -> float:
     """A number above 0, neither so small nor so large that nothing can be computed from it."""
-    least, most = 1 / MAX_AMOUNT, MAX_AMOUNT
-    return _number(text, lambda value: least <= value <= most, f"a number above 0, from {least:g} to {most:g}")
+    return _number(text, lambda value: 1 / MAX_AMOUNT <= value <= MAX_AMOUNT, f"a number above 0, up to {MAX_AMOUNT:g}")
 
 
 def gibibytes(text: str) -> int:
