@@ -41,6 +41,21 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     assert entries(tmp_path) == []
 
 
+@pytest.mark.parametrize("has_shard", [True, False])
+def test_who_interrupts_is_told_where_the_same_command_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_shard: bool
+) -> None:
+    def make() -> None:
+        with lock(tmp_path / "store"), partial(tmp_path / "store", "a") as (_, journal):
+            if has_shard:
+                journal.add(Shard("a.safetensors", 1, "0"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert ("the same command goes on from there" if has_shard else "the same command begins anew") in caplog.text
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     def make() -> None:
         with lock(tmp_path / "store"), partial(tmp_path / "store", "a"):

@@ -90,6 +90,8 @@ def partial(target: Path, identity: str) -> Iterator[tuple[Path, Journal]]:
         except BaseException as error:
             if isinstance(error, CheckpointError) or not journal.shards:
                 shutil.rmtree(path, ignore_errors=True)
+                if isinstance(error, KeyboardInterrupt):
+                    logger.warning("no file of %s is finished yet; the same command begins anew", target)
             else:
                 logger.warning("what is finished stays in %s; the same command goes on from there", path)
             raise
