@@ -18,7 +18,7 @@ from strata.runner.runner import Runner
 from strata.sampling import filters
 from strata.store.locate import resolve
 from tests.engine import float32
-from tests.engine.tiny_llama import CONFIG, write_checkpoint
+from tests.engine.tiny_llama import CONFIG, QWEN3_NEXT, write_checkpoint
 
 Outputs = dict[str, tuple[list[int], FinishReason | None]]
 
@@ -66,20 +66,9 @@ def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "eos_token_id": None}
 
 
-LINEAR: dict[str, Any] = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "layer_types": ["linear_attention", "full_attention"],
-    "head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "shared_expert_intermediate_size": 32,
-    **EXPERTS,
-}
 # Several residual streams, n-grams, and attention to 2 groups of 4 tokens beside those behind the last whole one.
 QWEN4: dict[str, Any] = {
-    **LINEAR,
+    **QWEN3_NEXT,
     "architectures": ["Qwen4ExpForCausalLM"],
     "hc_count": 2,
     "hc_lowrank": 8,
@@ -105,7 +94,7 @@ QWEN4: dict[str, Any] = {
             {"architectures": ["GptOssForCausalLM"], "head_dim": 16, "sliding_window": 10, **EXPERTS},
             id="experts, windows and sinks",
         ),
-        pytest.param(LINEAR, id="linear attention"),
+        pytest.param(QWEN3_NEXT, id="linear attention"),
         pytest.param(QWEN4, id="streams, index and n-grams"),
     ],
 )
@@ -144,7 +133,7 @@ def test_seeded_sampling_does_not_depend_on_the_batch(store: Path) -> None:
 
 @pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
-    "changes", [pytest.param(LINEAR, id="linear attention"), pytest.param(QWEN4, id="streams, index and n-grams")]
+    "changes", [pytest.param(QWEN3_NEXT, id="linear attention"), pytest.param(QWEN4, id="streams, index and n-grams")]
 )
 def test_states_that_are_kept_change_no_output(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Of a model with linear attention: prompts with the same 70 tokens before what is their own."""

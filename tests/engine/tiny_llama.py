@@ -39,6 +39,23 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 32,
 }
 
+# Changes of it that make a Qwen3-Next.
+QWEN3_NEXT: dict[str, Any] = {
+    **EXPERTS,
+    "architectures": ["Qwen3NextForCausalLM"],
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "shared_expert_intermediate_size": 32,
+    "eos_token_id": None,
+}
+
+# Changes of it that make a Qwen3.5-MoE.
+QWEN3_5: dict[str, Any] = {**QWEN3_NEXT, "architectures": ["Qwen3_5MoeForCausalLM"]}
+
 
 def write_checkpoint(directory: Path, seed: int = 0, **changes: Any) -> Path:
     """Write the checkpoint to ``directory``, which is made, and return it. ``changes``: keys of its config.

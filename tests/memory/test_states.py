@@ -28,7 +28,17 @@ def test_each_layer_has_zeros_for_every_slot() -> None:
         assert (layer.recurrent.shape, layer.recurrent.dtype) == ((5, 4, 8, 16), torch.float32)
         assert not layer.conv.any()
         assert not layer.recurrent.any()
-    assert made.num_bytes == 3 * 5 * (LINEAR.conv_elements * 2 + LINEAR.recurrent_elements * 4)
+    assert made.num_bytes == 3 * 5 * (LINEAR.ring_bytes(0, 2) + LINEAR.recurrent_elements * 4)
+
+
+def test_a_state_that_waits_for_drafts_has_a_longer_ring_and_gates() -> None:
+    made = StatePool(MODEL, 5, torch.bfloat16, torch.device("cpu"), max_draft=7)
+    for layer in made.layers:
+        assert layer.gates is not None
+        assert (layer.conv.shape, layer.gates.shape) == ((5, 18, 96), (5, 18, 8))
+        assert layer.most_at_once(LINEAR.conv_kernel_size) == 8
+    assert made.num_bytes == 3 * 5 * (LINEAR.ring_bytes(7, 2) + LINEAR.recurrent_elements * 4)
+    assert all(layer.gates is None for layer in pool().layers)
 
 
 def test_a_copy_is_of_one_slot_in_all_layers() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -40,8 +40,9 @@ from strata.plan.memory import (
     workspace_bytes,
 )
 from strata.plan.parts import loaded_parts
-from strata.plan.states import state_bytes
+from strata.plan.states import max_draft, state_bytes
 from strata.plan.units import format_bytes
+from tests.plan.configs import public
 
 MIB = 1 << 20
 MODEL = ModelConfig(
@@ -85,8 +86,16 @@ HYBRID = replace(MODEL, linear_attention=LINEAR, linear_layers=(True, True, True
 STATE = 3 * ((2 * 2 * 16 + 4 * 32) * 4 * 2 + 4 * 16 * 32 * 4)  # bytes that its layers keep of a sequence
 
 
-def config(*, max_num_seqs: int = 4, max_model_len: int | None = None, **cache: Any) -> EngineConfig:
-    scheduler = SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=max_model_len, max_num_batched_tokens=512)
+def config(
+    *,
+    max_num_seqs: int = 4,
+    max_model_len: int | None = None,
+    speculative: Literal["off", "lookup"] = "off",
+    **cache: Any,
+) -> EngineConfig:
+    scheduler = SchedulerConfig(
+        max_num_seqs=max_num_seqs, max_model_len=max_model_len, max_num_batched_tokens=512, speculative=speculative
+    )
     return EngineConfig(model="m", dtype="bf16", cache=CacheConfig(**cache), scheduler=scheduler)
 
 
@@ -371,6 +380,22 @@ def test_every_sequence_has_a_state_before_the_kv_cache_gets_the_rest(device: st
     )
     assert "2 x 1 layers x 2 KV heads x 16 x 2 bytes" in table
     assert re.search(r"^snapshots +0 B  none: no prefix cache$", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_states_that_wait_for_drafts_are_larger(device: str) -> None:
+    longer = STATE + 3 * (14 * (2 * 2 * 16 + 4 * 32) * 2 + 18 * 2 * 4 * 4)
+    assert state_bytes(HYBRID, 2, 7) == longer
+    found = plan(1 << 30, config(speculative="lookup", state_cache_bytes=2 * longer), device, HYBRID)
+    assert (found.max_draft, found.num_states, found.num_snapshots) == (7, 4, 2)
+    assert (found.states_bytes, found.snapshot_bytes) == (6 * longer, 2 * longer)
+    table = "\n".join(budget_table(found))
+    assert re.search(r"^states .* 4 sequences x 45.9 KiB, 17.4 KiB of it for drafts$", table, re.MULTILINE)
+
+
+def test_states_of_a_model_with_n_grams_wait_for_no_drafts() -> None:
+    engine = config(speculative="lookup")
+    assert (max_draft(HYBRID, engine), max_draft(public("qwen3.8-flash-next"), engine)) == (7, 0)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -106,13 +106,18 @@ def config() -> ModelConfig:
     )
 
 
-def plan(max_num_seqs: int = 4, num_snapshots: int = 0) -> MemoryPlan:
+def plan(max_num_seqs: int = 4, num_snapshots: int = 0, *, drafts: bool = False) -> MemoryPlan:
+    limits = SchedulerConfig(
+        max_num_seqs=max_num_seqs, max_model_len=MAX_LEN, speculative="lookup" if drafts else "off"
+    )
     return plan_memory(
         config(),
         EngineConfig(
             model="hybrid",
-            cache=CacheConfig(block_size=BLOCK, state_cache_bytes=num_snapshots * state_bytes(config(), 4)),
-            scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=MAX_LEN),
+            cache=CacheConfig(
+                block_size=BLOCK, state_cache_bytes=num_snapshots * state_bytes(config(), 4, limits.max_draft)
+            ),
+            scheduler=limits,
         ),
         memory=DeviceMemory("cpu", 1 << 28, 1 << 28),
         weight_bytes=0,
@@ -120,9 +125,9 @@ def plan(max_num_seqs: int = 4, num_snapshots: int = 0) -> MemoryPlan:
     )
 
 
-def runner(*, reads_pages: bool = True, num_snapshots: int = 0) -> Runner:
+def runner(*, reads_pages: bool = True, num_snapshots: int = 0, drafts: bool = False) -> Runner:
     """In float32 on the CPU."""
     kernels = PagedKernels() if reads_pages else Kernels(REFERENCE, torch.float32)
-    sized, device = plan(num_snapshots=num_snapshots), Device(torch.device("cpu"), "cpu")
+    sized, device = plan(num_snapshots=num_snapshots, drafts=drafts), Device(torch.device("cpu"), "cpu")
     model = cast("Decoder", HybridModel(kernels))
     return Runner(model, VOCAB, device, sized, make_caches(sized, device, torch.float32))

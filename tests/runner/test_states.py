@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -29,10 +30,20 @@ def text(number: int, length: int) -> tuple[int, ...]:
     return tuple((31 * number + 7 * i + i * i) % hybrid.VOCAB for i in range(length))
 
 
-def part(number: int, start: int, end: int) -> ScheduledSequence:
-    """Of a sequence with blocks and a slot of its own."""
-    blocks = tuple(range(number * BLOCKS_OF_ONE, (number + 1) * BLOCKS_OF_ONE))[: -(-end // hybrid.BLOCK)]
-    return ScheduledSequence(str(number), text(number, end)[start:], start, blocks, samples=True, state_slot=3 - number)
+def part(number: int, start: int, end: int, num_replayed: int = 0, drafts: tuple[int, ...] = ()) -> ScheduledSequence:
+    """Of a sequence with blocks and a slot of its own. ``end``: of the tokens before its draft."""
+    last = end + len(drafts)
+    blocks = tuple(range(number * BLOCKS_OF_ONE, (number + 1) * BLOCKS_OF_ONE))[: -(-last // hybrid.BLOCK)]
+    return ScheduledSequence(
+        str(number),
+        (*text(number, end)[start:], *drafts),
+        start,
+        blocks,
+        samples=True,
+        state_slot=3 - number,
+        num_drafts=len(drafts),
+        num_replayed=num_replayed,
+    )
 
 
 def alone(number: int, length: int) -> torch.Tensor:
@@ -56,6 +67,58 @@ def test_sequences_in_parts_and_together_get_what_each_gets_alone(reads_pages: b
         found = runner.run_all(Batch(tuple(part(*span) for span in step)))
         wanted = torch.cat([expected[number][start:end] for number, start, end in step])
         assert tiny.relative(found, wanted) < 1e-5
+
+
+def draft(number: int, start: int, num_right: int, num_wrong: int) -> tuple[int, ...]:
+    """Of a sequence whose tokens before ``start`` are known."""
+    right = text(number, start + num_right)[start:]
+    return (*right, *((token_id + 1) % hybrid.VOCAB for token_id in text(number, 90)[:num_wrong]))
+
+
+# Of each sequence: number, start, end without its draft, tokens that its state lacks, right and wrong ones of a draft.
+DRAFTED = [
+    [(0, 0, 20, 0, 0, 0), (2, 0, 1, 0, 2, 5)],
+    [(0, 20, 21, 0, 3, 0), (1, 0, 7, 0, 0, 0), (2, 3, 4, 2, 0, 1)],
+    [(0, 24, 25, 3, 1, 6), (1, 7, 8, 0, 0, 7), (2, 4, 5, 0, 0, 0)],
+    [(0, 26, 27, 1, 0, 0), (1, 8, 40, 0, 0, 0), (2, 5, 6, 0, 7, 0)],
+    [(0, 27, 28, 0, 0, 0), (1, 40, 41, 0, 2, 2), (2, 13, 14, 7, 7, 0)],
+    [(0, 28, 29, 0, 0, 0), (1, 43, 44, 2, 0, 0), (2, 21, 22, 7, 0, 0)],
+]
+
+
+def drafted(step: list[tuple[int, int, int, int, int, int]]) -> tuple[Batch, torch.Tensor]:
+    """The step, and the logits that its right tokens have in a sequence that runs in one piece; NaN for wrong ones."""
+    parts, expected = [], []
+    for number, start, end, num_replayed, num_right, num_wrong in step:
+        parts.append(part(number, start, end, num_replayed, draft(number, end, num_right, num_wrong)))
+        expected.append(alone(number, end + num_right)[start:])
+        expected.append(torch.full((num_wrong, hybrid.VOCAB), torch.nan))
+    return Batch(tuple(parts)), torch.cat(expected)
+
+
+@pytest.mark.parametrize("reads_pages", [True, False])
+def test_right_tokens_of_drafts_get_what_they_get_alone(reads_pages: bool) -> None:
+    runner = hybrid.runner(reads_pages=reads_pages, drafts=True)
+    for step in DRAFTED:
+        batch, expected = drafted(step)
+        right = expected.isfinite().all(1)
+        assert tiny.relative(runner.run_all(batch)[right], expected[right]) < 1e-5
+
+
+def test_right_tokens_of_drafts_get_it_in_graphs_too() -> None:
+    runner = hybrid.runner(drafts=True)
+    graphs = graphs_of(runner, (4,), (32, 64))
+    for step in DRAFTED:
+        batch, expected = drafted(step)
+        result = graphs.run(batch)
+        assert result is not None
+        ends = list(accumulate(len(part.token_ids) for part in batch.sequences))
+        rows = [
+            row for part, end in zip(batch.sequences, ends, strict=True) for row in range(end - part.num_sampled, end)
+        ]
+        expected = expected[rows]
+        right = expected.isfinite().all(1)
+        assert tiny.relative(result.logits[right], expected[right]) < 1e-5
 
 
 def test_a_slot_that_another_had_is_as_good_as_new() -> None:
@@ -101,11 +164,12 @@ def graphs_of(runner: Runner, sizes: tuple[int, ...], mixed: tuple[int, ...]) ->
 
     plan, cpu = runner.plan, torch.device("cpu")
     lengths = (plan.max_model_len, plan.block_size, plan.num_blocks, plan.spare_state)
+    drafts = plan.max_draft > 0
     made = StepGraphs(
         runner.model,
         runner.caches.layers,
-        (DecodeInputs(max(sizes), 4, *lengths, cpu), sizes),
-        (MixedInputs(max(mixed), 4, *lengths, cpu), mixed),
+        (DecodeInputs(max(sizes), 4, *lengths, cpu, drafts=drafts), sizes),
+        (MixedInputs(max(mixed), 4, *lengths, cpu, drafts=drafts), mixed),
         capture,
     )
     made.capture()

@@ -48,13 +48,15 @@ class PagedRunner:
     """Keeps pretended keys and values in blocks, as a real runner does, and reads all that came before from there.
 
     A sequence that is given a wrong block, position or token therefore gets a wrong next token. With ``num_states`` it
-    also keeps a pretended state of each sequence, which has to be of the same tokens.
+    also keeps a pretended state of each sequence, which has to be of the same tokens, and what drafts were in its last
+    step, of which right ones are taken in later.
     """
 
     def __init__(self, num_blocks: int, block_size: int, num_states: int = 0) -> None:
         self.block_size = block_size
         self.blocks = [[-1] * block_size for _ in range(num_blocks)]
         self.states: list[list[int]] = [[-1]] * num_states
+        self.drafts: list[tuple[int, ...]] = [()] * num_states
 
     def run(self, batch: Batch) -> dict[str, tuple[int, ...]]:
         """The tokens drawn for each sequence that samples: those of its draft that are right, and one more."""
@@ -78,18 +80,22 @@ class PagedRunner:
                 block, offset = divmod(position, self.block_size)
                 self.blocks[part.block_ids[block]][offset] = cached[-1]
             if part.state_slot is not None:
-                self.states[part.state_slot] = state
+                self.states[part.state_slot] = state[: len(state) - part.num_drafts]
+                self.drafts[part.state_slot] = part.drafts
             if part.samples:
                 drawn[part.request_id] = _drawn(cached, part.drafts) if state == cached else (WRONG_STATE,)
         return drawn
 
     def _state_of(self, part: ScheduledSequence) -> list[int]:
-        """What its slot holds; zeros for one that begins, whatever lies there. A model without states sees what it
-        cached."""
+        """What its slot holds, with the drafts that turned out right; zeros for one that begins, whatever lies there. A
+        model without states sees what it cached."""
         if not self.states:
             return [value for block in part.block_ids for value in self.blocks[block]][: part.start]
         assert part.state_slot is not None
-        return [*self.states[part.state_slot]] if part.start else []
+        state = [*self.states[part.state_slot]] if part.start > part.num_replayed else []
+        for token_id in self.drafts[part.state_slot][: part.num_replayed]:
+            state.append(key_value(state, token_id))
+        return state
 
 
 def _drawn(cached: Sequence[int], drafts: Sequence[int]) -> tuple[int, ...]:

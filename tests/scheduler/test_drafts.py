@@ -154,9 +154,49 @@ def test_a_step_with_a_prompt_has_no_drafts() -> None:
     assert begun(scheduler).num_drafts == 0
 
 
-def test_a_sequence_with_a_state_has_no_drafts() -> None:
-    _, batch = decoding(Fixed(1, 2, 3), num_states=2)
-    assert batch.num_drafts == 0
+@pytest.mark.parametrize(
+    ("num_states", "drawn", "replayed"),
+    [
+        pytest.param(2, (8,), 0, id="none was right"),
+        pytest.param(2, (1, 2, 8), 2, id="some were right"),
+        pytest.param(2, (1, 2, 3, 8), 3, id="all were right"),
+        pytest.param(0, (1, 2, 8), 0, id="a model without states"),
+    ],
+)
+def test_the_next_step_is_told_which_tokens_the_state_lacks(
+    num_states: int, drawn: tuple[int, ...], replayed: int
+) -> None:
+    scheduler, batch = decoding(Fixed(1, 2, 3), num_states=num_states)
+    assert (only(batch).num_drafts, only(batch).num_replayed) == (3, 0)
+    scheduler.update(batch, {"a": drawn})
+    scheduler.check_integrity()
+    batch = begun(scheduler)
+    assert (only(batch).num_drafts, only(batch).num_replayed) == (3, replayed)
+    scheduler.update(batch, {"a": (8,)})
+    scheduler._drafter = Oracle(num_right=0)
+    batch = begun(scheduler)
+    assert only(batch).num_replayed == 0, "it is taken in once"
+
+
+def test_a_token_beside_a_prompt_and_one_ahead_find_the_state_where_it_is() -> None:
+    scheduler, batch = decoding(Fixed(1, 2, 3), num_states=2)
+    scheduler.update(batch, {"a": (1, 2, 8)})
+    scheduler.add(request("b"))
+    scheduler._drafter = Oracle(num_right=0)
+    batch = begun(scheduler)
+    assert [(part.num_drafts, part.num_replayed) for part in batch.sequences] == [(0, 2), (0, 0)]
+    ahead = scheduler.schedule_ahead(batch)
+    assert ahead is not None
+    assert [part.num_replayed for part in ahead.sequences] == [0, 0]
+
+
+def test_who_gives_way_begins_with_a_state_that_lacks_nothing() -> None:
+    scheduler, batch = decoding(Fixed(1, 2, 3), num_states=2)
+    scheduler.update(batch, {"a": (1, 2, 8)})
+    scheduler._preempt(scheduler._running[0])
+    scheduler.check_integrity()
+    part = only(begun(scheduler))
+    assert (part.start, part.num_replayed) == (0, 0)
 
 
 def test_no_step_is_planned_ahead_where_drafts_come() -> None:

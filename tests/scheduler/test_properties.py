@@ -105,6 +105,7 @@ def test_every_request_ends_as_if_alone(
     num_states=st.sampled_from((1, 2, 5)),
     num_snapshots=st.integers(0, 3),
     ahead=st.booleans(),
+    drafter=st.none() | st.builds(Oracle, st.integers(0, 2), st.integers(0, 3)),
 )
 def test_every_request_of_a_model_with_states_ends_as_if_alone(
     coming: list[Arrival],
@@ -113,6 +114,7 @@ def test_every_request_of_a_model_with_states_ends_as_if_alone(
     num_states: int,
     num_snapshots: int,
     ahead: bool,
+    drafter: Oracle | None,
 ) -> None:
     """Blocks of two tokens, so that states are kept in most prompts."""
     world = Simulation(
@@ -123,6 +125,7 @@ def test_every_request_of_a_model_with_states_ends_as_if_alone(
         ahead=ahead,
         num_states=num_states,
         num_snapshots=num_snapshots,
+        drafter=drafter,
     )
     check(world, coming)
     stats = world.plan.stats()

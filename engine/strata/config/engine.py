@@ -81,9 +81,14 @@ class SchedulerConfig:
         return self.max_num_batched_tokens or max(CPU_STEP_TOKENS, self.max_num_seqs)
 
     @property
+    def max_draft(self) -> int:
+        """Tokens of one draft; 0: there are none."""
+        return 0 if self.speculative == "off" else MAX_DRAFT
+
+    @property
     def max_sampled(self) -> int:
         """Rows of logits of one step."""
-        return self.max_num_seqs if self.speculative == "off" else max(self.max_num_seqs, MAX_DRAFT + 1)
+        return max(self.max_num_seqs, self.max_draft + 1)
 
     @property
     def capacity(self) -> int:

@@ -37,10 +37,15 @@ class LinearAttentionConfig:
         """Of the convolution: queries, keys and values."""
         return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
 
-    @property
-    def conv_elements(self) -> int:
-        """Of a layer's state: the convolution's inputs of as many last tokens as it sees."""
-        return self.channels * self.conv_kernel_size
+    def ring_rows(self, max_draft: int) -> int:
+        """Last tokens whose inputs a layer's state has: as many as the convolution sees, and, where steps run drafts of
+        ``max_draft`` tokens, those that were right in one step and are taken in by the next, which writes its own."""
+        return self.conv_kernel_size + 2 * max_draft
+
+    def ring_bytes(self, max_draft: int, element_bytes: int) -> int:
+        """Of these inputs: the convolution's, and with drafts the gates in float32."""
+        gates = 2 * self.num_value_heads * 4 if max_draft else 0
+        return self.ring_rows(max_draft) * (self.channels * element_bytes + gates)
 
     @property
     def recurrent_elements(self) -> int:

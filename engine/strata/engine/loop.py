@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from strata.config import EngineConfig, ModelConfig
+from strata.config import EngineConfig
 from strata.engine.messages import EngineReady, Rejected, StepOutputs
 from strata.errors import RequestError, StrataError
 from strata.experts.counts import ExpertStats
@@ -30,8 +29,6 @@ from strata.store.reader import Store
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
-
-logger = logging.getLogger(__name__)
 
 # With nothing else to do, a step waits this long for a grammar: commands are looked at between steps.
 _COMPILE_SECONDS = 0.02
@@ -84,7 +81,7 @@ class EngineLoop:
             prefix_cache=config.cache.prefix_cache,
             num_states=runner.num_states,
             num_snapshots=runner.num_snapshots,
-            drafter=_drafter(config, model),
+            drafter=LookupDrafter() if runner.max_draft else None,
         )
 
     @property
@@ -208,15 +205,6 @@ class EngineLoop:
         for request_id in late:
             self.abort(request_id)
         return tuple(TokenOutput(request_id, (), FinishReason.TIMEOUT) for request_id in late)
-
-
-def _drafter(config: EngineConfig, model: ModelConfig) -> LookupDrafter | None:
-    if config.scheduler.speculative == "off":
-        return None
-    if model.linear_attention is not None:
-        logger.info("--speculative does nothing here: states of linear attention cannot be taken back")
-        return None
-    return LookupDrafter()
 
 
 def _with_logprobs(output: TokenOutput, drawn: Accepted) -> TokenOutput:

@@ -36,27 +36,25 @@ def find_tile(
     num_seqs,
     TIMES: tl.constexpr,
     ROWS: tl.constexpr,
-    LEAVE_DECODING: tl.constexpr,
+    LEAVE: tl.constexpr,
     SEQS: tl.constexpr,
 ):
     """Of tiles of ROWS rows, of one sequence each, number ``tile``: its sequence, and its number within that; num_seqs
     where there are fewer. A sequence has TIMES rows for each of its new tokens (starts: int32 [num_seqs + 1]); none,
-    where LEAVE_DECODING, if it has one new token. SEQS: num_seqs or more, a power of two."""
-    tiles_to = tl.cumsum(count_tiles(starts_ptr, num_seqs, TIMES, ROWS, LEAVE_DECODING, SEQS), 0)
+    if it has LEAVE new tokens or less. SEQS: num_seqs or more, a power of two."""
+    tiles_to = tl.cumsum(count_tiles(starts_ptr, num_seqs, TIMES, ROWS, LEAVE, SEQS), 0)
     seq = tl.sum((tiles_to <= tile).to(tl.int32), 0)
     return tl.minimum(seq, num_seqs), tile - tl.max(tl.where(tiles_to <= tile, tiles_to, 0), 0)
 
 
 @triton.jit
-def count_tiles(
-    starts_ptr, num_seqs, TIMES: tl.constexpr, ROWS: tl.constexpr, LEAVE_DECODING: tl.constexpr, SEQS: tl.constexpr
-):
+def count_tiles(starts_ptr, num_seqs, TIMES: tl.constexpr, ROWS: tl.constexpr, LEAVE: tl.constexpr, SEQS: tl.constexpr):
     """[SEQS]: how many tiles each of the first ``num_seqs`` sequences has; see ``find_tile``."""
     each = tl.arange(0, SEQS)
     there = each < num_seqs
     num_new = tl.load(starts_ptr + each + 1, mask=there, other=0) - tl.load(starts_ptr + each, mask=there, other=0)
-    if LEAVE_DECODING:
-        num_new = tl.where(num_new == 1, 0, num_new)
+    if LEAVE:
+        num_new = tl.where(num_new <= LEAVE, 0, num_new)
     return tl.cdiv(num_new * TIMES, ROWS)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,8 +26,9 @@ class StatePool:
         num_slots: int,
         dtype: torch.dtype,
         device: torch.device,
+        max_draft: int = 0,
     ) -> None:
-        """``dtype``: of what convolutions were given; what is recurrent is in float32."""
+        """``dtype``: of what convolutions were given; the rest is in float32. ``max_draft``: tokens of a draft."""
         linear, ngrams = model.linear_attention, model.ngrams
         assert linear is not None, "a model with states has linear attention"
         numbers = [layer for layer, is_linear in enumerate(model.linear_layers) if is_linear]
@@ -35,24 +36,32 @@ class StatePool:
         def zeros(num_layers: int, *shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(num_layers, num_slots, *shape, dtype=dtype, device=device)
 
-        conv = zeros(len(numbers), linear.conv_kernel_size, linear.channels, dtype=dtype)
+        rows = linear.ring_rows(max_draft)
+        conv = zeros(len(numbers), rows, linear.channels, dtype=dtype)
         heads = (linear.num_value_heads, linear.key_head_dim, linear.value_head_dim)
         recurrent = zeros(len(numbers), *heads, dtype=torch.float32)
         self._tensors = [conv, recurrent]
+        gates: Sequence[Tensor | None] = [None] * len(numbers)
+        if max_draft:
+            gates = zeros(len(numbers), rows, 2 * linear.num_value_heads, dtype=torch.float32).unbind(0)
+        self._gates = gates
         of_ngrams: dict[int, NGramState] = {}
         if ngrams is not None:
             tokens = zeros(len(ngrams.layers), ngrams.ngram_size, dtype=torch.int64)
             inputs = zeros(len(ngrams.layers), model.ngram_conv_reach + 1, model.stream_width, dtype=dtype)
             self._tensors += [tokens, inputs]
             of_ngrams = dict(zip(ngrams.layers, map(NGramState, tokens.unbind(0), inputs.unbind(0)), strict=True))
-        self.layers = tuple(map(DeltaState, conv.unbind(0), recurrent.unbind(0), map(of_ngrams.get, numbers)))
+        states = map(DeltaState, conv.unbind(0), recurrent.unbind(0), gates, map(of_ngrams.get, numbers))
+        self.layers = tuple(states)
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
+        tensors = (*self._tensors, *(gates for gates in self._gates if gates is not None))
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """What lies in one slot into another, in all layers; pair by pair, so that no memory is needed in between."""
+        """What lies in one slot into another, in all layers; pair by pair, so that no memory is needed in between. A
+        state that is copied lacks nothing, so that the gates of drafts stay where they are."""
         for source, target in pairs:
             for tensor in self._tensors:
                 tensor[:, target].copy_(tensor[:, source])

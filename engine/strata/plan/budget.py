@@ -93,7 +93,11 @@ def budget_table(plan: MemoryPlan) -> tuple[str, ...]:
 def _states_row(plan: MemoryPlan) -> list[tuple[str, int, str]]:
     if not plan.num_states:
         return []
-    of_one = format_bytes(state_bytes(plan.model, plan.element_bytes))
-    note = f"of {sum(plan.model.linear_layers)} layers with linear attention: {plan.num_states} sequences x {of_one}"
+    note = (
+        f"of {sum(plan.model.linear_layers)} layers with linear attention: {plan.num_states} sequences x "
+        f"{format_bytes(plan.state_bytes)}"
+    )
+    if plan.max_draft:
+        note += f", {format_bytes(plan.state_bytes - state_bytes(plan.model, plan.element_bytes))} of it for drafts"
     kept = f"{plan.num_snapshots} states that the prefix cache keeps" if plan.num_snapshots else "none: no prefix cache"
     return [("states", plan.states_bytes - plan.snapshot_bytes, note), ("snapshots", plan.snapshot_bytes, kept)]

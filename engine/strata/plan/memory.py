@@ -11,7 +11,7 @@ from strata.errors import OptionError
 from strata.plan.advice import Way, find_ways
 from strata.plan.capture import capture_bytes
 from strata.plan.parts import loaded_parts
-from strata.plan.states import state_bytes, step_seqs_bytes, step_token_bytes
+from strata.plan.states import max_draft, state_bytes, step_seqs_bytes, step_token_bytes
 from strata.plan.step import step_choices
 
 # Share of the memory left beside the weights that a KV cache of its own choice takes on a CPU: the server, the
@@ -73,6 +73,7 @@ class MemoryPlan:
     step_tokens: int
     num_states: int  # sequences that have a state at once; 0 where no layer has linear attention
     num_snapshots: int  # states beside these that the prefix cache keeps
+    max_draft: int  # tokens of a draft, of which states keep the inputs; 0: there are no drafts
 
     @property
     def spare_state(self) -> int | None:
@@ -80,14 +81,19 @@ class MemoryPlan:
         return self.num_states + self.num_snapshots if self.num_states else None
 
     @property
+    def state_bytes(self) -> int:
+        """Of linear attention, for one sequence."""
+        return state_bytes(self.model, self.element_bytes, self.max_draft)
+
+    @property
     def states_bytes(self) -> int:
         """Of linear attention, for all sequences that may run together, and those that the prefix cache keeps."""
-        return (self.num_states + self.num_snapshots) * state_bytes(self.model, self.element_bytes)
+        return (self.num_states + self.num_snapshots) * self.state_bytes
 
     @property
     def snapshot_bytes(self) -> int:
         """Of states that the prefix cache keeps."""
-        return self.num_snapshots * state_bytes(self.model, self.element_bytes)
+        return self.num_snapshots * self.state_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -194,7 +200,8 @@ def workspace_bytes(model: ModelConfig, config: EngineConfig, element_bytes: int
     graphs = 0
     if device == "cuda":
         graphs = capture_bytes(model, seqs, tokens, of_token * element_bytes)
-        graphs += config.cache.block_size * kv_token_bytes(model, element_bytes) + state_bytes(model, element_bytes)
+        graphs += config.cache.block_size * kv_token_bytes(model, element_bytes)
+        graphs += state_bytes(model, element_bytes, max_draft(model, config))
     states = step_seqs_bytes(model, seqs, element_bytes, device)
     return (tokens * of_token + attention) * element_bytes + sampling + matrix * (element_bytes + 8) + graphs + states
 
@@ -279,7 +286,7 @@ def _size(
     length, block_size = resolve_max_model_len(model, config), config.cache.block_size
     capacity = memory.capacity_bytes(config.device.gpu_memory_utilization)
     workspace = workspace_bytes(model, config, element_bytes, memory.device)
-    states, of_state = num_states(model, config), state_bytes(model, element_bytes)
+    states, of_state = num_states(model, config), state_bytes(model, element_bytes, max_draft(model, config))
     left, of_block = (
         capacity - weight_bytes - workspace - states * of_state,
         block_size * kv_token_bytes(model, element_bytes),
@@ -309,6 +316,7 @@ def _size(
         config.scheduler.step_tokens,
         states,
         num_snapshots,
+        max_draft(model, config),
     )
 
 

@@ -9,7 +9,7 @@ from strata.config import EngineConfig, ModelConfig
 from strata.plan.memory import DeviceMemory, kv_token_bytes, num_states, resolve_max_model_len, workspace_bytes
 from strata.plan.rank import ALONE, Rank
 from strata.plan.speed import multiplications_per_token
-from strata.plan.states import state_bytes
+from strata.plan.states import max_draft, state_bytes
 from strata.plan.step import step_choices
 from strata.plan.units import format_bytes
 
@@ -138,7 +138,7 @@ def _plan(
     """With the room that there was for it."""
     left = memory.capacity_bytes(config.device.gpu_memory_utilization) - shared_bytes
     left -= workspace_bytes(model, config, element_bytes, memory.device)
-    left -= num_states(model, config) * state_bytes(model, element_bytes)
+    left -= num_states(model, config) * state_bytes(model, element_bytes, max_draft(model, config))
     token = kv_token_bytes(model, element_bytes)
     length = resolve_max_model_len(model, config) + config.cache.block_size
     asked = config.cache.num_kv_tokens

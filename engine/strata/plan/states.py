@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata.config import LinearAttentionConfig, ModelConfig
+from strata.config import EngineConfig, LinearAttentionConfig, ModelConfig
 
 TOKEN_BYTES = 8  # of a token's number
 FLOAT_BYTES = 4  # recurrent states, and heads on the way through the delta rule
@@ -12,13 +12,20 @@ STEP_COPIES = 5
 CHUNK = 64  # tokens that kernels take at a time; a test holds it to theirs
 
 
-def state_bytes(model: ModelConfig, element_bytes: int) -> int:
+def max_draft(model: ModelConfig, config: EngineConfig) -> int:
+    """Tokens of one draft; 0 where there are none, as for models with n-grams or an index, where a wrong draft would
+    leave something."""
+    return 0 if model.ngrams is not None or model.indexer is not None else config.scheduler.max_draft
+
+
+def state_bytes(model: ModelConfig, element_bytes: int, max_draft: int = 0) -> int:
     """What the layers with linear attention keep of one sequence, however long it is; 0 where there are none. Those
-    with n-grams keep the last tokens, too, and what their convolution was given."""
+    with n-grams keep the last tokens, too, and what their convolution was given. ``max_draft``:
+    tokens of a draft."""
     linear = model.linear_attention
     if linear is None:
         return 0
-    of_layer = linear.conv_elements * element_bytes + linear.recurrent_elements * FLOAT_BYTES
+    of_layer = linear.ring_bytes(max_draft, element_bytes) + linear.recurrent_elements * FLOAT_BYTES
     return sum(model.linear_layers) * of_layer + _ngram_bytes(model, element_bytes)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strata.kernels.attention.batch import PagedBatch
+from strata.kernels.attention.batch import Drafted, PagedBatch
 from strata.runner.tables import BlockTables
 from strata.scheduler.batch import Batch
 
@@ -27,16 +27,19 @@ class DecodeInputs:
         spare_block: int,
         spare_state: int | None,
         device: torch.device,
+        *,
+        drafts: bool = False,
     ) -> None:
-        """``max_fed``: tokens that any step draws, at most. ``spare_state``: None for a model without states."""
+        """``max_fed``: tokens that any step draws, at most. ``spare_state``: None for a model without states.
+        ``drafts``: whether other steps have some."""
         self._block_size = block_size
         self._spare_slot = spare_block * block_size
         self._spare_state = spare_state
         self._device = device
         self._tables = BlockTables(max_rows, max_model_len, block_size)
-        # What comes from the host: token ids, positions, slots and sources; lengths and slots of states; tables. In
-        # this order all are aligned, and one copy takes the front.
-        num_narrow = 1 if spare_state is None else 2
+        # What comes from the host: token ids, positions, slots and sources; lengths, slots of states, how many tokens
+        # lack; tables. In this order all are aligned, and one copy takes the front.
+        num_narrow = 1 if spare_state is None else 3 if drafts else 2
         self._sizes = (4 * 8 * max_rows, num_narrow * 4 * max_rows, self._tables.num_bytes)
         self._tables_at = self._sizes[0] + self._sizes[1]
         fed_bytes = 8 * max_fed
@@ -49,6 +52,7 @@ class DecodeInputs:
         _, self._positions, self._slots, self._sources = wide.view(torch.int64).view(4, max_rows).unbind(0)
         self._lengths, *states = narrow.view(torch.int32).view(num_narrow, max_rows).unbind(0)
         self._states = states[0] if states else None
+        self._drafted = Drafted(states[1], torch.zeros_like(states[1])) if states[1:] else None
         self._device_tables = tables.view(torch.int32).view(max_rows, -1)
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
 
@@ -58,6 +62,7 @@ class DecodeInputs:
 
     def seen(self, num_rows: int) -> PagedBatch:
         """What the rows attend to: views, which the next ``write`` changes."""
+        drafted = self._drafted
         return PagedBatch(
             self._positions[:num_rows],
             self._slots[:num_rows],
@@ -66,6 +71,7 @@ class DecodeInputs:
             self._starts[: num_rows + 1],
             max_query=1,
             states=None if self._states is None else self._states[:num_rows],
+            drafted=None if drafted is None else Drafted(drafted.replayed[:num_rows], drafted.drafts[:num_rows]),
         )
 
     def write(self, batch: Batch, num_rows: int, feed: Tensor | None = None) -> None:
@@ -97,6 +103,9 @@ class DecodeInputs:
         if self._states is not None:
             narrow[1, num_seqs:num_rows] = self._spare_state
             narrow[1, :num_seqs] = [sequence.state_slot for sequence in sequences]
+        if self._drafted is not None:
+            narrow[2, num_seqs:num_rows] = 0
+            narrow[2, :num_seqs] = [sequence.num_replayed for sequence in sequences]
         if with_tables:
             host[self._tables_at :].view(np.int32)[:] = self._tables.first(num_seqs)
         if feed is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from strata.kernels.attention.batch import AttentionBatch, AttentionGroup
 from strata.plan.memory import MAX_GATHERED_POSITIONS
-from strata.runner.pack import Packer, pack_states
+from strata.runner.pack import PackedStates, Packer
 from strata.scheduler.batch import Batch, ScheduledSequence
 
 # Decoding sequences share one attention call, padded to the longest, while that reads at most this many times the
@@ -22,14 +22,17 @@ MAX_PADDING = 2.0
 class Gathered:
     """The groups of an ``AttentionBatch``: first their integers for ``packer``, then the batch of what that gave."""
 
-    def __init__(self, batch: Batch, block_size: int, windows: Collection[int | None], packer: Packer) -> None:
+    def __init__(
+        self, batch: Batch, block_size: int, windows: Collection[int | None], packer: Packer, *, drafts: bool
+    ) -> None:
+        """``drafts``: whether steps may have some."""
         longest = max(sequence.end for sequence in batch.sequences)
         # A window that reaches over every sequence is none.
         self._narrowed = {window: None if window is None or window >= longest else window for window in windows}
         self._starts = packer.add(
             [0, *accumulate(len(sequence.token_ids) for sequence in batch.sequences)], torch.int32
         )
-        self._states = pack_states(batch, packer)
+        self._states = PackedStates(batch, packer, drafts=drafts)
         self._groups: dict[int | None, list[_Group]] = {}
         for window in set(self._narrowed.values()):
             seen = [_Seen.of(sequence, window, block_size) for sequence in batch.sequences]
@@ -41,8 +44,7 @@ class Gathered:
             window: tuple(_build(groups, tensors, positions, window, dtype)) for window, groups in self._groups.items()
         }
         groups = {window: built[narrow] for window, narrow in self._narrowed.items()}
-        states = None if self._states is None else tensors[self._states]
-        return AttentionBatch(positions, slots, tensors[self._starts], groups, states)
+        return AttentionBatch(positions, slots, tensors[self._starts], groups, *self._states.build(tensors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,12 @@ def build_inputs(
     windows: Collection[int | None] = (None,),
     *,
     reads_pages: bool = False,
+    drafts: bool = False,
     feed: Tensor | None = None,
 ) -> Inputs:
     """Tensors of the step; masks are in ``dtype``. ``windows``: the different ones of the model's layers.
-    ``reads_pages``: see ``kernels.layer.Kernels``. ``feed``: int64, the tokens that the step before drew, -1 for none.
+    ``reads_pages``: see ``kernels.layer.Kernels``. ``drafts``: whether steps may have some. ``feed``: int64, the tokens
+    that the step before drew, -1 for none.
 
     All integers travel in one tensor: one copy to the device a step.
     """
@@ -59,7 +61,11 @@ def build_inputs(
     for values in (token_ids, np.concatenate(spans), np.concatenate(slots), sampled):
         packer.add(values)
     fed = _sources(batch, packer)
-    seen = Paged(batch, block_size, packer) if reads_pages else Gathered(batch, block_size, windows, packer)
+    seen = (
+        Paged(batch, block_size, packer, drafts=drafts)
+        if reads_pages
+        else Gathered(batch, block_size, windows, packer, drafts=drafts)
+    )
     token_ids_t, positions_t, slots_t, sampled_t, *_ = tensors = packer.to(device)
     if fed is not None:
         assert feed is not None, "the batch has tokens that only the device knows"

@@ -105,7 +105,8 @@ def make_caches(plan: MemoryPlan, device: Device, dtype: torch.dtype) -> Caches:
         )
         states = None
         if model.linear_attention is not None:
-            states = StatePool(model, plan.num_states + plan.num_snapshots + 1, dtype, where)
+            num_slots = plan.num_states + plan.num_snapshots + 1
+            states = StatePool(model, num_slots, dtype, where, plan.max_draft)
         index = None if model.indexer is None else IndexPool(model.indexer, kv)
     return Caches(model.linear_layers, kv, states, index)
 
@@ -118,10 +119,11 @@ def capture_steps(
     lengths, where = (plan.max_model_len, plan.block_size, plan.num_blocks, plan.spare_state), device.torch_device
     most = None if model.tier is None else model.tier.max_captured
     sizes = capture_sizes(max_num_seqs if most is None else min(max_num_seqs, most))
-    decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where), sizes
+    drafts = plan.max_draft > 0
+    decode = DecodeInputs(max(sizes), max_num_seqs, *lengths, where, drafts=drafts), sizes
     mixed = None
     if most is None and (larger := mixed_sizes(plan.step_tokens, plan.max_model_len)):
-        mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where), larger
+        mixed = MixedInputs(max(larger), max_num_seqs, *lengths, where, drafts=drafts), larger
     graphs = StepGraphs(model, caches.layers, decode, mixed, on_card(where))
     with out_of_memory(device):
         graphs.capture(progress)

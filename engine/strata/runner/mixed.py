@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strata.kernels.attention.batch import PagedBatch
+from strata.kernels.attention.batch import Drafted, PagedBatch
 from strata.runner.tables import BlockTables
 from strata.scheduler.batch import Batch
 
@@ -30,8 +30,11 @@ class MixedInputs:
         spare_block: int,
         spare_state: int | None,
         device: torch.device,
+        *,
+        drafts: bool = False,
     ) -> None:
-        """``max_tokens`` is ``max_model_len`` at most. ``spare_state``: None for a model without states."""
+        """``max_tokens`` is ``max_model_len`` at most. ``spare_state``: None for a model without states. ``drafts``:
+        whether steps may have some."""
         assert max_tokens <= max_model_len, "the rest of a step is one sequence"
         self._block_size = block_size
         self._device = device
@@ -40,9 +43,12 @@ class MixedInputs:
         self._nobodys = (spare_block,) * self._tables.width
         self._spare_state = spare_state
         # What comes from the host, 8 bytes each: token ids, positions, slots, sources, rows that are sampled; 4 bytes:
-        # lengths, starts, slots of states; tables. In this order all are aligned, and one copy takes the front.
+        # lengths, starts, slots of states, how many tokens these lack and shall lack; tables. In this order all are
+        # aligned, and one copy takes the front.
         self._wide = (max_tokens,) * 5
-        self._narrow = (max_seqs + 1, max_seqs + 2, 0 if spare_state is None else max_seqs + 1)
+        of_states = 0 if spare_state is None else max_seqs + 1
+        of_drafts = of_states if drafts else 0
+        self._narrow = (max_seqs + 1, max_seqs + 2, of_states, of_drafts, of_drafts)
         self._tables_at = 8 * sum(self._wide) + 4 * sum(self._narrow)
         fed_bytes = 8 * self.max_seqs
         static = torch.zeros(fed_bytes + self._tables_at + self._tables.num_bytes, dtype=torch.uint8, device=device)
@@ -52,7 +58,9 @@ class MixedInputs:
         wide = self._from_host[: 8 * sum(self._wide)].view(torch.int64)
         _, self._positions, self._slots, self._sources, self._sampled = wide.split(self._wide)
         narrow = self._from_host[8 * sum(self._wide) : self._tables_at].view(torch.int32)
-        self._lengths, self._starts, self._states = narrow.split(self._narrow)
+        self._lengths, self._starts, states, *drafted = narrow.split(self._narrow)
+        self._states = states if of_states else None
+        self._drafted = Drafted(*drafted) if of_drafts else None
         self._device_tables = self._from_host[self._tables_at :].view(torch.int32).view(max_seqs + 1, -1)
 
     def token_ids(self, num_tokens: int) -> Tensor:
@@ -68,7 +76,8 @@ class MixedInputs:
             self._lengths,
             self._starts,
             max_query=num_tokens,
-            states=None if self._spare_state is None else self._states,
+            states=self._states,
+            drafted=self._drafted,
         )
 
     def sampled(self, batch: Batch) -> Tensor:
@@ -90,9 +99,8 @@ class MixedInputs:
         host = packed.numpy()
         wide = np.split(host[: 8 * sum(self._wide)].view(np.int64), np.cumsum(self._wide)[:-1])
         token_ids, positions, slots, sources, sampled = wide
-        lengths, starts, states = np.split(
-            host[8 * sum(self._wide) : self._tables_at].view(np.int32), np.cumsum(self._narrow)[:-1]
-        )
+        narrow = host[8 * sum(self._wide) : self._tables_at].view(np.int32)
+        lengths, starts, states, replayed, drafts = np.split(narrow, np.cumsum(self._narrow)[:-1])
         begin = 0
         for sequence in sequences:
             end = begin + len(sequence.token_ids)
@@ -118,6 +126,10 @@ class MixedInputs:
         if self._spare_state is not None:
             states[:] = self._spare_state
             states[: len(sequences)] = [sequence.state_slot for sequence in sequences]
+        if self._drafted is not None:
+            replayed[:] = drafts[:] = 0
+            replayed[: len(sequences)] = [sequence.num_replayed for sequence in sequences]
+            drafts[: len(sequences)] = [sequence.num_drafts for sequence in sequences]
         if with_tables:
             host[self._tables_at :].view(np.int32)[:] = self._tables.first(num_rows)
         if feed is not None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from strata.kernels.attention.batch import Drafted
 from strata.scheduler.batch import Batch
 
 
@@ -35,10 +36,23 @@ class Packer:
         return tuple(moved[i].view(dtype) for i, (dtype, _) in enumerate(self._lists))
 
 
-def pack_states(batch: Batch, packer: Packer) -> int | None:
-    """The place of the slots of the sequences' states, int32; None for a model without."""
-    slots = [sequence.state_slot for sequence in batch.sequences if sequence.state_slot is not None]
-    if not slots:
-        return None
-    assert len(slots) == len(batch.sequences), "some of the sequences have a state and some not"
-    return packer.add(slots, torch.int32)
+class PackedStates:
+    """Where the states of linear attention are: first their integers for the packer, then the tensors that a
+    ``StepBatch`` has of them."""
+
+    def __init__(self, batch: Batch, packer: Packer, *, drafts: bool) -> None:
+        """``drafts``: whether steps may have some."""
+        sequences = batch.sequences
+        slots = [sequence.state_slot for sequence in sequences if sequence.state_slot is not None]
+        assert len(slots) in (0, len(sequences)), "some of the sequences have a state and some not"
+        self._places: list[int] = []
+        if slots:
+            self._places.append(packer.add(slots, torch.int32))
+        if slots and drafts:
+            self._places.append(packer.add([sequence.num_replayed for sequence in sequences], torch.int32))
+            self._places.append(packer.add([sequence.num_drafts for sequence in sequences], torch.int32))
+
+    def build(self, tensors: Sequence[Tensor]) -> tuple[Tensor | None, Drafted | None]:
+        """``tensors``: what the packer gave."""
+        found = [tensors[place] for place in self._places]
+        return found[0] if found else None, Drafted(*found[1:]) if found[1:] else None

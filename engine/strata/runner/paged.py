@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
-from strata.runner.pack import Packer, pack_states
+from strata.runner.pack import PackedStates, Packer
 from strata.scheduler.batch import Batch
 
 
 class Paged:
     """A ``PagedBatch``: first its integers for ``packer``, then the batch of what that gave."""
 
-    def __init__(self, batch: Batch, block_size: int, packer: Packer) -> None:
+    def __init__(self, batch: Batch, block_size: int, packer: Packer, *, drafts: bool) -> None:
+        """``drafts``: whether steps may have some."""
         sequences = batch.sequences
         num_tokens = [len(sequence.token_ids) for sequence in sequences]
         self._num_seqs = len(sequences)
@@ -30,12 +31,10 @@ class Paged:
         self._tables = packer.add(table, torch.int32)
         self._lengths = packer.add([sequence.end for sequence in sequences], torch.int32)
         self._starts = packer.add([0, *accumulate(num_tokens)], torch.int32)
-        self._states = pack_states(batch, packer)
+        self._states = PackedStates(batch, packer, drafts=drafts)
 
     def build(self, tensors: Sequence[Tensor], positions: Tensor, slots: Tensor, dtype: torch.dtype) -> PagedBatch:
         """``tensors``: what the packer gave. Nothing is masked by numbers, so ``dtype`` is not asked for."""
         tables = tensors[self._tables].view(self._num_seqs, -1)
-        states = None if self._states is None else tensors[self._states]
-        return PagedBatch(
-            positions, slots, tables, tensors[self._lengths], tensors[self._starts], self._max_query, states
-        )
+        lengths, starts = tensors[self._lengths], tensors[self._starts]
+        return PagedBatch(positions, slots, tables, lengths, starts, self._max_query, *self._states.build(tensors))

@@ -168,6 +168,11 @@ class Runner:
         return self.plan.num_snapshots
 
     @property
+    def max_draft(self) -> int:
+        """Tokens of a draft that a step may take; 0: there are none."""
+        return self.plan.max_draft
+
+    @property
     def max_model_len(self) -> int:
         return self.plan.max_model_len
 
@@ -289,6 +294,7 @@ class Runner:
             self.caches.kv.tensor.dtype,
             self.model.windows,
             reads_pages=self.model.reads_pages,
+            drafts=self.plan.max_draft > 0,
             feed=feed,
         )
         hidden = self.model.forward(inputs.token_ids, inputs.attention, self.caches.layers)

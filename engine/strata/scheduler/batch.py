@@ -16,7 +16,8 @@ class ScheduledSequence:
     in which it is drawn; token_ids is (0,) then. num_drafts: of the last tokens, guesses of what is drawn before each;
     the logits of all these and of the one before them are needed. serial: tells the request from others that had its id
     before.
-    state_slot: where the states of linear attention are; None for a model without.
+    state_slot: where the states of linear attention are; None for a model without. num_replayed: tokens right before
+    ``start`` that these states lack: right drafts of the step before.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class ScheduledSequence:
     serial: int = 0
     state_slot: int | None = None
     num_drafts: int = 0
+    num_replayed: int = 0
 
     @property
     def num_sampled(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from strata.config.engine import MAX_DRAFT
 from strata.scheduler.blocks import BlockManager
 from strata.scheduler.sequence import Sequence
 from strata.scheduler.snapshots import Snapshots
@@ -127,13 +128,15 @@ class SequenceCache:
         self._restores, self._saves = [], []
         return copies
 
-    def computed(self, sequence: Sequence, end: int) -> None:
-        """It has run its tokens before ``end``: whoever begins alike may use the blocks that are full now."""
+    def computed(self, sequence: Sequence, end: int, num_right: int = 0) -> None:
+        """It has run its tokens before ``end``: whoever begins alike may use the blocks that are full now. The last
+        ``num_right`` were a draft."""
         first = sequence.num_computed // self.blocks.block_size
         for index, key in enumerate(self._filled(sequence, end), start=first):
             self.blocks.publish(sequence.request_id, index, key)
         self.snapshots.keep(sequence.request_id)
         sequence.num_computed = end
+        sequence.num_lacking = num_right if self.states.num_slots else 0
 
     def shrink(self, sequence: Sequence) -> None:
         """Take back the blocks beyond its computed tokens: drafts were wrong."""
@@ -145,7 +148,7 @@ class SequenceCache:
         self.blocks.free(sequence.request_id)
         self.states.free(sequence.request_id)
         self.snapshots.cancel(sequence.request_id)
-        sequence.num_computed = sequence.num_scheduled = sequence.branch = sequence.kept = 0
+        sequence.num_computed = sequence.num_scheduled = sequence.branch = sequence.kept = sequence.num_lacking = 0
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless each has the blocks that it fills, under the right keys. Between steps."""
@@ -158,6 +161,8 @@ class SequenceCache:
             owned = self.blocks_of(sequence)
             if len(owned) != self.blocks.blocks_for(max(sequence.num_computed, sequence.num_scheduled)):
                 raise AssertionError(f"request {sequence.request_id} has blocks that it does not fill, or too few")
+            if not 0 <= sequence.num_lacking <= max(0, min(sequence.num_computed - 1, MAX_DRAFT)):
+                raise AssertionError(f"the state of request {sequence.request_id} lacks {sequence.num_lacking} tokens")
             num_full = sequence.num_computed // self.blocks.block_size
             for index, block in enumerate(owned):
                 key = self.blocks.key_of(block)

@@ -46,9 +46,8 @@ class Scheduler:
     prefix_cache: whether requests that begin alike share blocks. num_states: requests that may have a state of linear
     attention, and therefore run; 0 for a model that has none. num_snapshots: states that may be kept, without which
     requests of such a model share nothing. drafter: of tokens that are run beside those that are known; None: there are
-    no drafts, nor are there with states, which nobody can take back. clock: seconds, for deadlines, the order of
-    arrival and the time of a step, which lasts from ``schedule()`` to ``update()``. Raises OptionError for limits under
-    which nothing could run.
+    no drafts. clock: seconds, for deadlines, the order of arrival and the time of a step, which lasts from
+    ``schedule()`` to ``update()``. Raises OptionError for limits under which nothing could run.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Scheduler:
             num_states=num_states,
             num_snapshots=num_snapshots,
         )
-        self._drafter = None if num_states else drafter
+        self._drafter = drafter
         self._num_drafted = 0
         self._num_accepted = 0
         self._chunk = ChunkController(config.decode_latency_seconds, config.step_tokens)
@@ -218,7 +217,7 @@ class Scheduler:
                 continue
             kept, reason = self._append(sequence, drawn)
             self._num_accepted += len(kept) - 1
-            self._cache.computed(sequence, part.end - part.num_drafts + len(kept) - 1)
+            self._cache.computed(sequence, part.end - part.num_drafts + len(kept) - 1, len(kept) - 1)
             if part.num_drafts:
                 self._cache.shrink(sequence)
             if reason is None and sequence.deadline <= now:
@@ -328,7 +327,9 @@ class Scheduler:
         for sequence, part in zip(sequences, decoding, strict=True):
             draft = self._cut(sequence, drafts.get(sequence, ()))
             if draft and self._cache.grow(sequence, part.end + len(draft)):
-                part = self._scheduled(sequence, part.token_ids, part.start, samples=True, draft=draft)
+                part = self._scheduled(
+                    sequence, part.token_ids, part.start, samples=True, draft=draft, num_replayed=part.num_replayed
+                )
             drafted.append(part)
         return drafted
 
@@ -385,7 +386,8 @@ class Scheduler:
     def _part(self, sequence: Sequence, end: int) -> ScheduledSequence:
         start = sequence.num_computed
         token_ids = tuple(sequence.token_ids[start:end])
-        return self._scheduled(sequence, token_ids, start, samples=end == len(sequence.token_ids))
+        samples = end == len(sequence.token_ids)
+        return self._scheduled(sequence, token_ids, start, samples=samples, num_replayed=sequence.num_lacking)
 
     def _scheduled(
         self,
@@ -396,6 +398,7 @@ class Scheduler:
         samples: bool,
         source: int | None = None,
         draft: tuple[int, ...] = (),
+        num_replayed: int = 0,
     ) -> ScheduledSequence:
         sequence.num_scheduled = start + len(token_ids) + len(draft)
         return ScheduledSequence(
@@ -408,6 +411,7 @@ class Scheduler:
             sequence.serial,
             self._cache.state_of(sequence),
             len(draft),
+            num_replayed,
         )
 
     def _found(self, part: ScheduledSequence) -> Sequence | None:

@@ -27,9 +27,10 @@ class Sequence:
     began: float | None = None  # when it first ran, in seconds of the scheduler's clock
     was_preempted: bool = False
     # Of a model with states: up to where others have computed what it begins with, though nobody kept the state there;
-    # the last position before which one is kept.
+    # the last position before which one is kept; computed tokens that its state lacks, right drafts of the last step.
     branch: int = 0
     kept: int = 0
+    num_lacking: int = 0
     _keys: list[bytes] = field(default_factory=list)  # of its full blocks, as far as they were asked for
 
     def __post_init__(self) -> None:

@@ -33,17 +33,30 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """Where the states of linear attention stand in a step that may have drafts: behind tokens that are sure, since a
+    state cannot be taken back. int32 [seqs] each. replayed: tokens right before the step's that a sequence's state
+    lacks, those of its last draft that were right. drafts: of its tokens in the step the last ones, which its state
+    shall lack."""
+
+    replayed: Tensor
+    drafts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBatch:
     """positions: int64 [tokens] of each token in its sequence. slots: int64 [tokens], where its key and value go
     (block * block_size + offset). groups: of each sliding window that the model has (None: it sees all), covering all
     rows in order. starts: int32 [seqs + 1], the first row of each sequence, then the end of the last. states: int32
-    [seqs], each sequence's slot in the states of linear attention; None where the model has none."""
+    [seqs], each sequence's slot in the states of linear attention; None where the model has none. drafted: of these
+    states; None where steps have no drafts."""
 
     positions: Tensor
     slots: Tensor
     starts: Tensor
     groups: Mapping[int | None, tuple[AttentionGroup, ...]]
     states: Tensor | None = None
+    drafted: Drafted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class PagedBatch:
     on, padded with block 0. lengths: int32 [seqs], positions in each sequence, new tokens included; 0 marks a row that
     only fills up the step: it sees nothing and its result is not read. starts: int32 [seqs + 1], the first row of each
     sequence, then the end of the last. max_query: new tokens of the sequence that has most; with 1 every row is a
-    sequence of its own. states: as in ``AttentionBatch``; a row that fills up has a slot that no sequence has.
+    sequence of its own. states, drafted: as in ``AttentionBatch``; a row that fills up has a slot that no sequence has.
     """
 
     positions: Tensor
@@ -64,6 +77,7 @@ class PagedBatch:
     starts: Tensor
     max_query: int
     states: Tensor | None = None
+    drafted: Drafted | None = None
 
 
 StepBatch: TypeAlias = AttentionBatch | PagedBatch

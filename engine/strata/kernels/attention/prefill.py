@@ -75,7 +75,7 @@ def prefill(
         PROJECTED=heads.num_projected,
         BLOCK_SIZE=cache.shape[1],
         WINDOW=heads.window,
-        LEAVE_DECODING=leave_decoding,
+        LEAVE=int(leave_decoding),
         SEQS=max(64, triton.next_power_of_2(seqs)),
         ROWS=tuning.rows,
         TILE=tuning.tile,
@@ -148,7 +148,7 @@ def attend_kernel(
     PROJECTED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
-    LEAVE_DECODING: tl.constexpr,  # sequences with one new token alone
+    LEAVE: tl.constexpr,  # sequences with so many new tokens or less alone
     SEQS: tl.constexpr,  # num_seqs or more, a power of two
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
@@ -159,7 +159,7 @@ def attend_kernel(
     kv_head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # the last tiles of a sequence see most: they go first
 
-    seq, tile = find_tile(starts_ptr, tile, num_seqs, GROUP, ROWS, LEAVE_DECODING, SEQS)
+    seq, tile = find_tile(starts_ptr, tile, num_seqs, GROUP, ROWS, LEAVE, SEQS)
     if seq >= num_seqs:
         return
     row = tl.load(starts_ptr + seq)

@@ -41,10 +41,10 @@ def prefill(
     batch: PagedBatch,
     out: Tensor,
     *,
-    leave_decoding: bool,
+    leave: int,
 ) -> None:
-    """As ``delta_rule.triton`` says; writes ``out``. ``leave_decoding``: but not the rows of sequences with one new
-    token."""
+    """As ``delta_rule.triton`` says; writes ``out``, but not the rows of sequences with ``leave`` new tokens or
+    less."""
     net, tokens, seqs = prepared.net, len(projected), len(batch.lengths)
     heads = net.num_value_heads
     chunks = tokens // CHUNK + seqs  # as many as there can be
@@ -54,7 +54,7 @@ def prefill(
         "VALUE_HEADS": heads,
         "KEY_DIM": net.key_dim,
         "VALUE_DIM": net.value_dim,
-        "LEAVE_DECODING": leave_decoding,
+        "LEAVE": leave,
         "SEQS": each,
         "CHUNK": CHUNK,
     }
@@ -112,7 +112,7 @@ def mix_kernel(
     VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
-    LEAVE_DECODING: tl.constexpr,  # sequences with one new token alone
+    LEAVE: tl.constexpr,  # sequences with so many new tokens or less alone
     SEQS: tl.constexpr,  # num_seqs or more, a power of two
     CHUNK: tl.constexpr,
     KERNEL: tl.constexpr,
@@ -120,7 +120,7 @@ def mix_kernel(
     DIMS: tl.constexpr,  # of the wider head
 ):
     CHANNELS: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM
-    seq, chunk = find_tile(starts_ptr, tl.program_id(0), num_seqs, 1, CHUNK, LEAVE_DECODING, SEQS)
+    seq, chunk = find_tile(starts_ptr, tl.program_id(0), num_seqs, 1, CHUNK, LEAVE, SEQS)
     if seq >= num_seqs:
         return
     first, num_new = _rows_of(starts_ptr, seq)
@@ -168,12 +168,12 @@ def inner_kernel(
     VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
-    LEAVE_DECODING: tl.constexpr,
+    LEAVE: tl.constexpr,
     SEQS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     CHANNELS: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM
-    seq, chunk = find_tile(starts_ptr, tl.program_id(0), num_seqs, 1, CHUNK, LEAVE_DECODING, SEQS)
+    seq, chunk = find_tile(starts_ptr, tl.program_id(0), num_seqs, 1, CHUNK, LEAVE, SEQS)
     if seq >= num_seqs:
         return
     first, num_new = _rows_of(starts_ptr, seq)
@@ -251,7 +251,7 @@ def scan_kernel(
     VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
-    LEAVE_DECODING: tl.constexpr,
+    LEAVE: tl.constexpr,
     SEQS: tl.constexpr,
     CHUNK: tl.constexpr,
     VALUES: tl.constexpr,
@@ -260,9 +260,9 @@ def scan_kernel(
     CHANNELS: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM
     head, seq = tl.program_id(1), tl.program_id(2)
     first, num_new = _rows_of(starts_ptr, seq)
-    if (num_new == 0) | (LEAVE_DECODING & (num_new == 1)):
+    if num_new <= LEAVE:
         return
-    chunks_before = tl.sum(count_tiles(starts_ptr, seq, 1, CHUNK, LEAVE_DECODING, SEQS), 0)
+    chunks_before = tl.sum(count_tiles(starts_ptr, seq, 1, CHUNK, LEAVE, SEQS), 0)
     number = chunks_before.to(tl.int64) * VALUE_HEADS + head
 
     keys, tokens = tl.arange(0, KEY_DIM), tl.arange(0, CHUNK)
@@ -314,7 +314,7 @@ def finish_kernel(
     VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
-    LEAVE_DECODING: tl.constexpr,
+    LEAVE: tl.constexpr,
     SEQS: tl.constexpr,
     RING: tl.constexpr,
     SIGMOID: tl.constexpr,
@@ -328,7 +328,7 @@ def finish_kernel(
     if seq >= num_seqs:
         return
     end = tl.load(starts_ptr + seq + 1)
-    if LEAVE_DECODING & (end - tl.load(starts_ptr + seq) == 1):
+    if end - tl.load(starts_ptr + seq) <= LEAVE:
         return
     values = tl.arange(0, VALUE_DIM)
     row_ptr = projected_ptr + row * (CHANNELS + VALUE_HEADS * VALUE_DIM)

@@ -11,6 +11,7 @@ from strata.kernels.delta_rule.decode import decode
 from strata.kernels.delta_rule.net import DeltaNet, PreparedNet
 from strata.kernels.delta_rule.prefill import prefill
 from strata.kernels.delta_rule.state import DeltaState
+from strata.kernels.delta_rule.verify import verify
 from strata.kernels.layer import DeltaNetFn, Inner
 from strata.kernels.quantize.triton import quantize
 from strata.kernels.rows import GROUP, empty_rows, wants_quantized
@@ -27,16 +28,17 @@ def prepare(net: DeltaNet) -> DeltaNetFn:
     def step(projected: Tensor, gates: Tensor, state: DeltaState, batch: StepBatch) -> Inner:
         assert isinstance(batch, PagedBatch), "these kernels find sequences by where they start"
         tokens, columns = len(projected), net.value_width
-        if batch.max_query == 1 and wants_quantized(tokens) and net.value_dim % GROUP == 0:
+        few, run_few = (1, decode) if batch.drafted is None else (state.most_at_once(len(prepared.taps)), verify)
+        if batch.max_query <= few and wants_quantized(tokens) and net.value_dim % GROUP == 0:
             rows = empty_rows(tokens, columns, projected.device)
-            decode(prepared, projected, gates, state, batch, rows)
+            run_few(prepared, projected, gates, state, batch, rows)
             return rows
         out = torch.empty(tokens, columns, dtype=projected.dtype, device=projected.device)
         several = len(batch.lengths) > 1
-        if batch.max_query > 1:
-            prefill(prepared, projected, gates, state, batch, out, leave_decoding=several)
-        if batch.max_query == 1 or several:
-            decode(prepared, projected, gates, state, batch, out)
+        if batch.max_query > few:
+            prefill(prepared, projected, gates, state, batch, out, leave=few if several else 0)
+        if batch.max_query <= few or several:
+            run_few(prepared, projected, gates, state, batch, out)
         return quantize(out) if wants_quantized(tokens) else out
 
     return step
