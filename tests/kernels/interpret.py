@@ -11,7 +11,8 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,7 @@ class Interpreter:
 
 
 def _begin() -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.language as tl
     from triton.runtime import interpreter
@@ -47,6 +49,14 @@ def _begin() -> None:
     # Each sum would be computed again in 64 bits, for an assertion that is made in debugging alone.
     interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
     _remember()
+
+
+def _end_with_parent() -> None:
+    """A pool's process would wait for ever for the work of one that was killed."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _remember() -> None:
