@@ -135,7 +135,7 @@ def test_the_operator_asks_for_all_that_it_may() -> None:
     assert used(calls) | watched | leader | implied == granted("operator")
 
 
-def test_the_clerk_asks_for_all_that_it_may(tmp_path: Path) -> None:
+def test_the_gateways_sidecar_asks_for_all_that_it_may(tmp_path: Path) -> None:
     client = FakeClient(secret("keys", "a", keys="k"))
     process = Process(cast("Client", client), tmp_path / "gateway.json", "gateway", ())
     process.book.put(KIND, gateway_model("m", service={"apiKeysSecretRef": {"name": "keys"}}))

@@ -22,7 +22,7 @@ def test_off_nothing_of_it_is_there(helm: Helm) -> None:
     assert NAME not in helm.text({})
 
 
-def test_clerk_and_proxy_share_a_file_in_memory(helm: Helm) -> None:
+def test_sidecar_and_proxy_share_a_file_in_memory(helm: Helm) -> None:
     objects = helm.objects("gateway.enabled=true", "watchNamespaces={a,b}")
     (sidecar,), (proxy,) = pod(objects)["initContainers"], pod(objects)["containers"]
     assert sidecar["restartPolicy"] == "Always"  # beside the proxy, not before it
