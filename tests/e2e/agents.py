@@ -11,7 +11,7 @@ from typing import Any
 from manifests.charts import CHART
 from manifests.generate import AGENT
 from tests.cluster import Cluster
-from tests.operator.live.harness import eventually, install_crds, stopped_operators
+from tests.operator.live.harness import eventually, install_crds
 
 NAMESPACE = "strata-agent-tests"
 RELEASE = "strata"
@@ -110,15 +110,14 @@ class Agents:
 
 @contextmanager
 def installed(cluster: Cluster, image: str, *cards: dict[str, Any]) -> Iterator[Agents]:
-    """``image``: the operator's. No installed operator runs meanwhile, and nothing of the agent is left afterwards."""
+    """``image``: the operator's. Nothing of the agent is left afterwards."""
     made = Agents(cluster, image, *cards)
-    with stopped_operators(cluster):
-        install_crds(cluster)
+    install_crds(cluster)
+    made.delete()
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    try:
+        made.apply("agent", ("configmap", *AGENT) if cards else AGENT)
+        made.rolled_out()
+        yield made
+    finally:
         made.delete()
-        cluster.kubectl("create", "namespace", NAMESPACE)
-        try:
-            made.apply("agent", ("configmap", *AGENT) if cards else AGENT)
-            made.rolled_out()
-            yield made
-        finally:
-            made.delete()

@@ -11,6 +11,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.e2e.agents import NAMESPACE, RELEASE, UNINSTALL, Agents, installed
+from tests.operator.live.harness import stopped_operators
 from tests.operator.samples import model_object
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +28,8 @@ WISH = {"model": "llm/qwen3", "powerLimitWatts": 280, "smClockMaxMHz": 1800}
 
 @pytest.fixture
 def agents(cluster: Cluster, operator_image: str) -> Iterator[Agents]:
-    with installed(cluster, operator_image, CARD) as made:
+    """Alone: an operator takes back what a model that is not there wants of a node."""
+    with stopped_operators(cluster), installed(cluster, operator_image, CARD) as made:
         yield made
 
 
