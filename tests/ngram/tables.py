@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from strata.store.encode import encode_pages
-from strata.store.shard import ShardWriter
+from strata.store.shard import write_shard
 from strata.store.sources.base import WHOLE, SourceTensor
 from strata.store.tables import TableLayout
 
@@ -40,8 +40,5 @@ def write_table(root: Path, rows: torch.Tensor, *, pages_per_shard: int = 3) -> 
     layout = TableLayout(NAME, 1, num_rows, dim, pages_per_shard)
     source: Any = OneTable(rows)
     for index, file in enumerate(layout.files):
-        with ShardWriter(root, file, lambda num_bytes: None) as writer:
-            for piece in encode_pages(source, layout, index):
-                writer.write(piece)
-            writer.close()
+        write_shard(root, file, encode_pages(source, layout, index))
     return layout

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from strata.bench.loaded import open_model, table
-from strata.config import DeviceConfig
+from strata.config import DeviceConfig, ExpertsConfig, ModelConfig
 from strata.errors import OptionError, UnfetchedError
 from strata.experts.splits import most_of_one
 from strata.plan.units import format_bytes
@@ -157,11 +157,16 @@ def _check_shape(source: str) -> None:
     from strata.store.peek import peek
 
     try:
-        model = peek(source).model
+        _experts(peek(source).model, source)
     except UnfetchedError:
         return
-    if model.experts is None:
+
+
+def _experts(model: ModelConfig, source: str) -> ExpertsConfig:
+    """Raises OptionError where no layer has any."""
+    if model.experts is None or not any(model.expert_layers):
         raise OptionError(f"{source!r} has no routed experts: there is nothing to calibrate")
+    return model.experts
 
 
 def _check(store: Store, source: str, device: DeviceConfig) -> int:
@@ -173,9 +178,8 @@ def _check(store: Store, source: str, device: DeviceConfig) -> int:
     from strata.kernels.select import kernels_for
     from strata.runner.device import open_device
 
-    layout, experts = store.manifest.contents.experts, store.model_config.experts
-    if layout is None or experts is None:
-        raise OptionError(f"{source!r} has no routed experts: there is nothing to calibrate")
+    layout, experts = store.manifest.contents.experts, _experts(store.model_config, source)
+    assert layout is not None, "a store has its model's experts"
     opened = open_device(device)
     if not reads_blobs(layout, kernels_for(opened.torch_device, torch.bfloat16)):
         raise OptionError(

@@ -22,7 +22,7 @@ from strata.ngram.stored import StoredTable
 from strata.plan.ngrams import NUM_READERS
 from strata.plan.units import format_bytes
 from strata.store.encode import encode_pages
-from strata.store.shard import ShardWriter
+from strata.store.shard import write_shard
 from strata.store.sources.base import WHOLE, SourceTensor
 from strata.store.tables import TableLayout
 
@@ -90,10 +90,7 @@ def _layout(num_bytes: int, dim: int) -> TableLayout:
 def _write(root: Path, layout: TableLayout) -> None:
     source: Any = _Walk(layout)
     for index, file in enumerate(layout.files):
-        with ShardWriter(root, file, lambda num_bytes: None) as writer:
-            for piece in encode_pages(source, layout, index):
-                writer.write(piece)
-            writer.close()
+        write_shard(root, file, encode_pages(source, layout, index))
 
 
 class _Walk:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,16 @@ def encode_header(tensors: Mapping[str, Part]) -> bytes:
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     return struct.pack("<Q", len(text)) + text
+
+
+def write_shard(
+    root: Path, file: str, pieces: Iterable[bytes | memoryview | Hole], wrote: Count = lambda num_bytes: None
+) -> Shard:
+    """Write one shard of ``pieces``; see ``ShardWriter``."""
+    with ShardWriter(root, file, wrote) as writer:
+        for piece in pieces:
+            writer.write(piece)
+        return writer.close()
 
 
 class ShardWriter:

@@ -13,7 +13,7 @@ from strata.store.files import write_json
 from strata.store.journal import Journal
 from strata.store.manifest import Contents, Manifest, Shard
 from strata.store.progress import Phases, counter, phase
-from strata.store.shard import Hole, ShardWriter, encode_header, verify
+from strata.store.shard import Hole, encode_header, verify, write_shard
 from strata.store.threads import each
 
 Bytes = Iterable[bytes | memoryview | Hole]  # of a shard, in pieces that are made as they are asked for
@@ -46,10 +46,7 @@ def write_store(
 
     def make(item: tuple[str, Bytes]) -> Shard:
         file, pieces = item
-        with ShardWriter(directory, file, wrote) as writer:
-            for piece in pieces:
-                writer.write(piece)
-            return writer.close()
+        return write_shard(directory, file, pieces, wrote)
 
     missing = [(file, pieces) for file, pieces in zip(contents.files, shards, strict=True) if file not in kept]
     for shard in each(num_threads, make, missing):
