@@ -12,12 +12,19 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
-from strata.kernels.delta_rule.functions import gated_norm, log_decay_and_beta, silu, unit
+from strata.kernels.delta_rule.functions import (
+    decayed,
+    gated_norm,
+    log_decay_and_beta,
+    silu,
+    store_head,
+    unit,
+)
 from strata.kernels.delta_rule.net import PreparedNet
 from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.launch import early
 from strata.kernels.rows import QuantizedRows
-from strata.kernels.triton_functions import overlap_launches, store_groups
+from strata.kernels.triton_functions import overlap_launches
 
 # One H200, 2026-12-01, Qwen3-Next's heads (16 for keys, 32 for values, 128 wide), 2 MiB of states a sequence: one takes
 # 4.3 us, with 8 warps 6.8; 32 take 45 us, with 8 warps 82.
@@ -122,8 +129,7 @@ def decode_kernel(
     key = unit(silu(key + new_key.to(tl.float32) * tl.load(weight_ptr + key_at)))
     value = silu(value + new_value.to(tl.float32) * tl.load(weight_ptr + value_at))
 
-    state *= tl.exp(log_decay)
-    new = beta * (value - tl.sum(state * key[:, None], 0))
+    state, new = decayed(state, key, value, log_decay, beta)
     read = tl.sum(state * query[:, None], 0) + tl.sum(key * query, 0) * new
     tl.store(state_ptr, state + key[:, None] * new[None, :])
     ring_ptr += position % RING * CHANNELS
@@ -133,12 +139,7 @@ def decode_kernel(
     tl.store(ring_ptr + value_at, new_value)
     out = gated_norm(read, gate, norm, eps, VALUE_DIM, SIGMOID)
     at = row * (VALUE_HEADS * VALUE_DIM) + head * VALUE_DIM
-    if out_ptr is not None:
-        tl.store(out_ptr + at + values, out.to(tl.bfloat16))
-    else:
-        GROUPS: tl.constexpr = VALUE_DIM // 32
-        group = tl.arange(0, GROUPS)
-        store_groups(tl.reshape(out, (GROUPS, 32)), codes_ptr, scales_ptr, sums_ptr, at // 32 + group, group < GROUPS)
+    store_head(out, at, out_ptr, codes_ptr, scales_ptr, sums_ptr, VALUE_DIM)
 
 
 @triton.jit

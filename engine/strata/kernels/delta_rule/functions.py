@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from strata.kernels.triton_functions import store_groups
+
 
 @triton.jit
 def log_decay_and_beta(gates_ptr, rows, mask, decay, dt_bias, head, VALUE_HEADS: tl.constexpr):
@@ -35,3 +37,21 @@ def gated_norm(heads, gate, weight, eps, VALUE_DIM: tl.constexpr, SIGMOID: tl.co
     scale = tl.rsqrt(tl.sum(heads * heads, axis) / VALUE_DIM + eps)
     opening = tl.sigmoid(gate) if SIGMOID else silu(gate)
     return heads * tl.expand_dims(scale, axis) * weight * opening
+
+
+@triton.jit
+def decayed(state, key, value, log_decay, beta):
+    """The state [keys, values] as a token finds it, and what the token adds to it along its key."""
+    state *= tl.exp(log_decay)
+    return state, beta * (value - tl.sum(state * key[:, None], 0))
+
+
+@triton.jit
+def store_head(out, at, out_ptr, codes_ptr, scales_ptr, sums_ptr, DIM: tl.constexpr):
+    """out [DIM], a multiple of 32, from number ``at`` on: in bf16, or quantised where ``out_ptr`` is None."""
+    if out_ptr is not None:
+        tl.store(out_ptr + at + tl.arange(0, DIM), out.to(tl.bfloat16))
+    else:
+        GROUPS: tl.constexpr = DIM // 32
+        group = tl.arange(0, GROUPS)
+        store_groups(tl.reshape(out, (GROUPS, 32)), codes_ptr, scales_ptr, sums_ptr, at // 32 + group, group < GROUPS)

@@ -12,12 +12,19 @@ import triton.language as tl
 from torch import Tensor
 
 from strata.kernels.attention.batch import PagedBatch
-from strata.kernels.delta_rule.functions import gated_norm, log_decay_and_beta, silu, unit
+from strata.kernels.delta_rule.functions import (
+    decayed,
+    gated_norm,
+    log_decay_and_beta,
+    silu,
+    store_head,
+    unit,
+)
 from strata.kernels.delta_rule.net import PreparedNet
 from strata.kernels.delta_rule.state import DeltaState
 from strata.kernels.launch import early
 from strata.kernels.rows import QuantizedRows
-from strata.kernels.triton_functions import overlap_launches, store_groups
+from strata.kernels.triton_functions import overlap_launches
 
 WARPS = 4  # as of ``decode``, which holds a state in registers, too
 
@@ -125,8 +132,7 @@ def verify_kernel(
         key = unit(silu(_known(weight_ptr, ring_ptr, at, at, key_at, CHANNELS, KERNEL, RING)))
         value = silu(_known(weight_ptr, ring_ptr, at, at, value_at, CHANNELS, KERNEL, RING))
         log_decay, beta = log_decay_and_beta(kept_ptr, at % RING, at >= 0, decay, dt_bias, head, VALUE_HEADS)
-        state *= tl.exp(log_decay)
-        new = beta * (value - tl.sum(state * key[:, None], 0))
+        state, new = decayed(state, key, value, log_decay, beta)
         state += key[:, None] * new[None, :]
     overlap_launches(EARLY)
 
@@ -144,8 +150,7 @@ def verify_kernel(
         log_decay, beta = log_decay_and_beta(gates_ptr, row, row >= 0, decay, dt_bias, head, VALUE_HEADS)
         gate = tl.load(row_ptr + CHANNELS + head * VALUE_DIM + values).to(tl.float32)
 
-        state *= tl.exp(log_decay)
-        new = beta * (value - tl.sum(state * key[:, None], 0))
+        state, new = decayed(state, key, value, log_decay, beta)
         read = tl.sum(state * query[:, None], 0) + tl.sum(key * query, 0) * new
         state += key[:, None] * new[None, :]
         if token == last_sure:
@@ -158,13 +163,7 @@ def verify_kernel(
         tl.store(kept_ptr + at * (2 * VALUE_HEADS) + both, tl.load(gates_ptr + row * (2 * VALUE_HEADS) + both))
         out = gated_norm(read, gate, norm, eps, VALUE_DIM, SIGMOID)
         at = row * (VALUE_HEADS * VALUE_DIM) + head * VALUE_DIM
-        if out_ptr is not None:
-            tl.store(out_ptr + at + values, out.to(tl.bfloat16))
-        else:
-            GROUPS: tl.constexpr = VALUE_DIM // 32
-            group = tl.arange(0, GROUPS)
-            grouped = tl.reshape(out, (GROUPS, 32))
-            store_groups(grouped, codes_ptr, scales_ptr, sums_ptr, at // 32 + group, group < GROUPS)
+        store_head(out, at, out_ptr, codes_ptr, scales_ptr, sums_ptr, VALUE_DIM)
         row += 1
 
 
